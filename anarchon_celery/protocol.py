@@ -1,0 +1,333 @@
+"""The claim and lease protocol: its story, its states, and the values that travel.
+
+A *job* fires at *slots*, which every node computes from the schedule alone. The store keeps one
+*run* for each slot somebody decided on, and the run is the truth: a message in the broker is only
+a hint that it may be started. A run's life:
+
+::
+
+    claim ──▶ claimed ──sent──▶ queued ──start──▶ running ──finish──▶ succeeded, failed
+                 ▲                 │                │  │
+                 │                 │ deadline       │  └─requeue (Celery's retry)──▶ queued
+                 └───redispatch────┴────────────────┴─release──▶ released ──▶ (redispatch)
+
+One rule for liveness: every active run has exactly one deadline, and when it passes any beat node
+may dispatch the run again. What moves the deadline differs by state, because a message in a queue
+has no heartbeat:
+
+==========  ==============================================================  ====================
+state       deadline                                                        moved by
+==========  ==============================================================  ====================
+claimed     claim + claim timeout                                           nothing
+queued      publish + countdown + start timeout, doubled for each dispatch  nothing
+            since the last start, an hour at most
+running     last renewal + lease                                            the heartbeat
+released    now, or a short back-off                                        nothing
+==========  ==============================================================  ====================
+
+Who may do what:
+
+- Per job there is a *floor*: every scheduled slot up to it is decided, and none is claimed anew.
+  A claim at or below the floor is ``taken``; a claim that is decided raises it.
+- A worker may start a run only from ``claimed``, ``queued`` or ``released`` (any message of the
+  run will do; to insist on the newest would starve a job whose queue is slow), or late from
+  ``published`` and from ``abandoned`` without a start. Never from ``running``: an expired lease is
+  taken over by beat alone, so that the crash limit and the hold-off hold.
+- The start mints the *fence*: the larger of the job's last one plus one and the store's time in
+  microseconds, so that a store that lost its last write cannot issue one twice.
+- ``renew``, ``finish``, ``requeue`` and ``release`` carry the holder's *token*. Who no longer
+  holds the run changes nothing, and is told.
+- Every changing call may be repeated after a lost answer: a claim and a redispatch know themselves
+  by their nonce, the others by the token and the state they leave.
+
+All instants are milliseconds since the epoch by the store's clock, all durations milliseconds;
+a fence is an integer near the microseconds since the epoch. The transitions themselves are in
+:mod:`anarchon_celery.transitions`; this module only holds values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from .slots import Leap, Slot
+
+State = Literal[
+    "claimed", "queued", "running", "released",
+    "succeeded", "failed", "published", "skipped", "missed", "cancelled", "abandoned",
+]  # fmt: skip
+Kind = Literal["scheduled", "manual", "backfill"]
+
+#: States in which a run still has a deadline, and holds its job under overlap ``skip``.
+ACTIVE: frozenset[str] = frozenset({"claimed", "queued", "running", "released"})
+
+#: States that change no more, the two late starts aside.
+ENDED: frozenset[str] = frozenset(
+    {"succeeded", "failed", "published", "skipped", "missed", "cancelled", "abandoned"}
+)
+
+#: How often a run is dispatched without ever being started before it is abandoned.
+MAX_DISPATCHES = 5
+
+#: The longest a message may wait in its queue before it is sent again, however often it was.
+LONGEST_START_TIMEOUT = 3_600_000
+
+#: A run whose job no node registered for this long is abandoned at its deadline.
+ORPHANED_AFTER = 86_400_000
+
+
+class RunKey(NamedTuple):
+    """The name of a run: a job, a fire time, and how it came to be."""
+
+    job: str
+    slot: int
+    kind: str = "scheduled"
+
+    def __str__(self) -> str:
+        """Return the slot as the log writes it."""
+        return str(Slot(self.job, self.slot))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The store's record of one run.
+
+    ``dispatch`` numbers the publications, ``unstarted`` counts those since the last start.
+    ``span`` is the length of the deadline when it was set: no deadline may lie further ahead.
+    ``retries`` is set while a retry of Celery's waits to be started, ``not_before`` until when.
+    ``until`` and ``count`` belong to a ``missed`` record, which may stand for several slots.
+    """
+
+    job: str
+    slot: int
+    kind: str = "scheduled"
+    state: str = "claimed"
+    trigger: str = "scheduled"
+    dispatch: int = 1
+    unstarted: int = 0
+    attempt: int = 0
+    crashes: int = 0
+    fence: int = 0
+    node: str | None = None
+    owner: str | None = None
+    task_id: str | None = None
+    token: str | None = None
+    nonce: str | None = None
+    deadline: int | None = None
+    span: int | None = None
+    lease: int | None = None
+    not_before: int | None = None
+    retries: int | None = None
+    stop: str | None = None
+    claimed_at: int | None = None
+    queued_at: int | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+    reason: str | None = None
+    until: int | None = None
+    count: int = 1
+
+    @property
+    def key(self) -> RunKey:
+        """The name of this run."""
+        return RunKey(self.job, self.slot, self.kind)
+
+    @property
+    def active(self) -> bool:
+        """Whether the run still has a deadline."""
+        return self.state in ACTIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The store's record of one job.
+
+    ``hashes`` holds the first-seen time of each schedule hash, so that during a deploy old and new
+    nodes both know from when on their schedule counts.
+    """
+
+    name: str
+    hashes: tuple[tuple[str, int], ...] = ()
+    first_seen: int
+    seen: int
+    floor: int | None = None
+    fence: int = 0
+    supervised: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A beat or worker process: its random incarnation, the name it is shown by, when last seen."""
+
+    id: str
+    name: str
+    kind: str = "beat"
+    seen: int = 0
+
+
+# What nodes and workers ask ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """One job as a node knows it: its schedule's hash, and what the node remembers of the job."""
+
+    job: str
+    hash: str
+    cursor: int | None = None
+    first_seen: int | None = None
+    supervised: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """The slots of one job that came due, oldest first; the first ``late`` of them are late.
+
+    ``cursor`` is the floor they were computed from: a leap counts only from there.
+    """
+
+    job: str
+    slots: tuple[int, ...]
+    late: int = 0
+    leap: Leap | None = None
+    cursor: int | None = None
+    overlap: str = "skip"
+    claim_timeout: int = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redispatch:
+    """A run past its deadline, as it was seen; it is dispatched again only if it is still so."""
+
+    key: RunKey
+    state: str
+    dispatch: int
+    deadline: int
+    max_crashes: int = 3
+    claim_timeout: int = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A claim that was published."""
+
+    key: RunKey
+    dispatch: int
+    task_id: str
+    supervised: bool = False
+    countdown: int = 0
+    start_timeout: int = 300_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A delivery that wants to run: made from its headers, with the token of this delivery."""
+
+    key: RunKey
+    token: str
+    worker: str
+    task_id: str | None = None
+    dispatch: int = 1
+    trigger: str = "scheduled"
+    claimed_at: int = 0
+    lease: int = 30_000
+    overlap: str = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A lease somebody holds, as ``renew`` names it."""
+
+    key: RunKey
+    token: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A run given back: by its holder (``token``), or by the node whose claim it is (``nonce``)."""
+
+    key: RunKey
+    token: str | None = None
+    nonce: str | None = None
+    delay: int = 0
+    crash: bool = False
+
+
+# What the store answers -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """What the store knows of a job; ``effective`` is from when on the given hash counts."""
+
+    job: str
+    floor: int | None
+    first_seen: int
+    effective: int
+    supervised: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The answer for one slot.
+
+    ``won`` (with the run), ``taken`` (with its state, where a run exists), ``overlap``, ``wait``
+    (nothing was decided), ``early`` (with the milliseconds to wait), ``cancelled``, ``abandoned``
+    (a redispatch that ended the run), ``unknown`` (the job is not registered).
+    """
+
+    key: RunKey
+    answer: Literal[
+        "won", "taken", "overlap", "wait", "early", "cancelled", "abandoned", "unknown"
+    ]  # fmt: skip
+    run: Run | None = None
+    wait: int = 0
+
+    @property
+    def won(self) -> bool:
+        """Whether this node is the one to publish the run."""
+        return self.answer == "won"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """The answers for one job, its floor now, and the record of what was passed over, if any."""
+
+    job: str
+    floor: int | None
+    claims: tuple[Claim, ...]
+    missed: Run | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """A page of runs past their deadline, oldest first, and the next deadline after ``now``."""
+
+    runs: tuple[Run, ...]
+    next_deadline: int | None
+    orphaned: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The run is this worker's, under this attempt and fence."""
+
+    attempt: int
+    fence: int
+    trigger: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stale:
+    """The message may not start its run; ``why`` is a state or a word."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """The answer for one lease: ``ok``, ``stop`` or ``lost``, with the reason for a person."""
+
+    answer: Literal["ok", "stop", "lost"]
+    reason: str = ""

@@ -1,0 +1,186 @@
+"""The store: where the nodes meet. One interface, the protocol's verbs; one module per kind.
+
+Each verb is one atomic step in the store, judged by the store's clock, read in the same step.
+Verbs that change something may be repeated after a lost answer (see :mod:`anarchon_celery.protocol`).
+Losing a race is an answer; the only exceptions are :class:`~anarchon_celery.errors.StoreUnreachable`
+and :class:`~anarchon_celery.errors.StoreUnusable`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from ..errors import StoreUnusable
+from ..protocol import (
+    Claim,
+    Claimed,
+    Expired,
+    Holding,
+    Job,
+    Node,
+    Offer,
+    Redispatch,
+    Registered,
+    Registration,
+    Release,
+    Renewal,
+    Run,
+    RunKey,
+    Sent,
+    Stale,
+    Start,
+    Started,
+)
+from .clock import StoreClock, monotonic
+
+#: No verb takes more items than this in one step; callers with more send several.
+CHUNK = 200
+
+
+class Store(ABC):
+    """The verbs of the protocol.
+
+    Every verb takes an optional ``now`` (ms): the store's time for this step, for tests only.
+    All other times are durations in milliseconds. A verb raises ``StoreUnreachable`` when there
+    was no answer (it may have acted) and ``StoreUnusable`` when the store cannot be used as it is.
+    """
+
+    #: Where the store is, fit for a log: without a password.
+    shown: str = ""
+
+    def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
+        """Count time between the answers with ``clock``."""
+        self.clock = StoreClock(clock)
+        #: Which store answered last; another one means wiped, failed over or restored.
+        self.identity: str | None = None
+
+    # beat ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def register(
+        self, node: Node, registrations: Sequence[Registration], *, now: int | None = None
+    ) -> list[Registered]:
+        """Remember the node, its jobs and their schedule hashes; answer what is known of each."""
+
+    @abstractmethod
+    def claim(
+        self, node: str, offers: Sequence[Offer], *, nonce: str, now: int | None = None
+    ) -> list[Claimed]:
+        """Decide slots: of all nodes that offer one, exactly one is answered ``won``."""
+
+    @abstractmethod
+    def sent(self, published: Sequence[Sent], *, now: int | None = None) -> None:
+        """Note which claims were published."""
+
+    @abstractmethod
+    def expired(
+        self, node: Node, limit: int, *, after: tuple[int, RunKey] | None = None, now: int | None = None
+    ) -> Expired:
+        """Return runs past their deadline, oldest first; and note that the node lives.
+
+        They come ordered by (deadline, key), at most ``limit``; ``after`` is the last pair of the
+        page before. Where the store's clock went back by more than a second since the last such
+        call, deadlines and floors from the future are cut first (:func:`transitions.rewind`).
+        """
+
+    @abstractmethod
+    def redispatch(
+        self, node: str, asked: Sequence[Redispatch], *, nonce: str, now: int | None = None
+    ) -> list[Claim]:
+        """Claim expired runs again, each only if it is still as it was seen."""
+
+    # workers ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def start(self, asked: Start, *, now: int | None = None) -> Started | Stale:
+        """Begin a run under a new fence, or learn why this message may not."""
+
+    @abstractmethod
+    def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
+        """Move the deadlines of held runs."""
+
+    @abstractmethod
+    def finish(
+        self, key: RunKey, token: str, outcome: str, *, reason: str | None = None, now: int | None = None
+    ) -> bool:
+        """End a held run as ``succeeded``, ``failed`` or ``cancelled``; false if it was lost."""
+
+    @abstractmethod
+    def requeue(
+        self, key: RunKey, token: str, *, delay: int, retries: int, start_timeout: int, now: int | None = None
+    ) -> bool:
+        """Let a held run wait for a retry of Celery's; false if it was lost: then do not publish."""
+
+    @abstractmethod
+    def release(self, releases: Sequence[Release], *, now: int | None = None) -> list[bool]:
+        """Give runs back: held ones by token, claims whose publish failed by nonce."""
+
+    # whoever ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
+        """Forget ended runs older than ``history`` or beyond the ``most`` newest of their job.
+
+        Returns how many were forgotten, ``limit`` at most; the floor is raised in the same step.
+        """
+
+    @abstractmethod
+    def runs(self, *, job: str | None = None, state: str | None = None, limit: int = 50) -> list[Run]:
+        """Return runs, newest slot first."""
+
+    @abstractmethod
+    def jobs(self) -> list[Job]:
+        """Return all jobs the store knows, by name."""
+
+    @abstractmethod
+    def nodes(self) -> list[Node]:
+        """Return all nodes the store remembers, by name."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give connections back; the store may be used again."""
+
+    def run(self, key: RunKey) -> Run | None:
+        """Return one run, for tests and commands."""
+        return next((run for run in self.runs(job=key.job, limit=1_000_000) if run.key == key), None)
+
+    def _answered(self, before: float, now: int, identity: str) -> None:
+        """Learn the time and the identity that an answer carries."""
+        self.clock.observe(before, self.clock.monotonic(), now)
+        self.identity = identity
+
+
+def new_nonce() -> str:
+    """Return what makes one call known again: 128 random bits."""
+    return secrets.token_hex(16)
+
+
+#: Which module opens which scheme; each has ``open_store(url, *, prefix, options)``.
+_MODULES = {
+    "memory": "memory",
+    "sqlite": "sql",
+    "redis": "redis",
+    "rediss": "redis",
+    "valkey": "redis",
+    "valkeys": "redis",
+}
+
+SCHEMES = tuple(_MODULES)
+
+
+def open_store(url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None) -> Store:
+    """Return the store at ``url``; nothing is connected until the first verb.
+
+    Raises:
+        StoreUnusable: the scheme is none of ``SCHEMES``, or the URL cannot be read.
+    """
+    scheme = url.partition(":")[0].partition("+")[0].lower()
+    if scheme not in _MODULES:
+        raise StoreUnusable(f"no store for {scheme!r}: known are {', '.join(SCHEMES)}")
+    module = import_module(f".{_MODULES[scheme]}", __name__)
+    store: Store = module.open_store(url, prefix=prefix, options=dict(options or {}))
+    return store

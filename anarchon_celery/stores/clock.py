@@ -1,0 +1,60 @@
+"""What time it is in the store, as far as a node can tell without asking.
+
+Every answer of the store carries its time. The store read it at some moment between the sending
+and the answer, so that each answer bounds the offset between the store's clock and the node's own
+monotonic one from both sides. The estimate is moved only as far as the bounds demand, and starts
+at the lower one: a node fires late by one round trip at most, and never early.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+#: A clock that counts the time a machine is suspended, where there is one (Linux).
+_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def monotonic() -> float:
+    """Return seconds of a clock that never steps, and counts suspend where the system can."""
+    return time.monotonic() if _SINCE_BOOT is None else time.clock_gettime(_SINCE_BOOT)
+
+
+class StoreClock:
+    """The store's time, estimated from the answers of the store."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        """Use ``clock`` (seconds, monotonic) between the answers."""
+        self.monotonic = clock
+        self._offset: float | None = None
+        self._forward = 0.0
+        self._backward = 0.0
+
+    def observe(self, before: float, after: float, now: int) -> None:
+        """Learn from an answer: asked at ``before``, answered at ``after``, store time ``now`` (ms)."""
+        low, high = now - after * 1000, now - before * 1000
+        if self._offset is None:
+            self._offset = low
+        elif self._offset < low:
+            self._forward = max(self._forward, low - self._offset)
+            self._offset = low
+        elif self._offset > high:
+            self._backward = max(self._backward, self._offset - high)
+            self._offset = high
+
+    @property
+    def known(self) -> bool:
+        """Whether the store has answered at least once."""
+        return self._offset is not None
+
+    def now(self) -> int:
+        """Return the store's time in milliseconds; the wall clock's, until the store has answered."""
+        if self._offset is None:
+            return int(time.time() * 1000)
+        return int(self.monotonic() * 1000 + self._offset)
+
+    def take_jumps(self) -> tuple[float, float]:
+        """Return how far the store's clock jumped (forward, backward; ms) since this was last asked."""
+        jumps = self._forward, self._backward
+        self._forward = self._backward = 0.0
+        return jumps

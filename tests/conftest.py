@@ -1,0 +1,59 @@
+"""What every test can ask for: real processes, and a private Redis."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.processes import Processes
+from tests.servers import RedisServer, required
+
+
+def pytest_configure(config):
+    """Answer a wrong ANARCHON_TEST_REQUIRE before the first test."""
+    required()
+
+
+@pytest.fixture
+def processes(tmp_path):
+    """Start real processes, in the test's folder; none outlives the test."""
+    mine = Processes(tmp_path)
+    yield mine
+    mine.close()
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    """A Redis of this test run's own. To stop or kill one, use ``own_redis_server``."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def redis_url(redis_server):
+    """Database 0 of the run's Redis; all its 16 databases are empty: ``redis_server.url(1)`` for a broker."""
+    redis_server.start()
+    redis_server.flush()
+    return redis_server.url()
+
+
+@pytest.fixture
+def own_redis_server(tmp_path):
+    """A Redis of this test's own, to stop, kill, pause and start again."""
+    server = RedisServer(tmp_path / "redis")
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Show the ends of the outputs of a failed test's processes."""
+    report = yield
+    mine = getattr(item, "funcargs", {}).get("processes")
+    if report.when == "call" and report.failed and mine is not None:
+        report.sections.extend(mine.tails())
+    return report
