@@ -1,8 +1,8 @@
 """From ``app.conf`` to one frozen :class:`Config`, checked once, typos answered.
 
 Three steps: :func:`given` finds what somebody wrote, in whatever spelling Celery allows; a reader
-per key turns it into a value, or says in one line what would be right; what belongs together is
-compared last. All durations that come out are whole milliseconds.
+per key makes a value of it, or says in one line what would be right; what belongs together is
+compared last. Every duration that comes out is a whole number of milliseconds.
 
 ``None`` always means "not given"; ``0`` and ``False`` are values.
 """
@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -24,89 +25,65 @@ from celery import Celery
 from . import durations
 from .errors import SettingError
 
-#: The schemes of the stores there are; ``stores.open_store`` opens one of each.
-SCHEMES = ('memory', 'sqlite', 'redis', 'rediss', 'valkey')
+#: The schemes of the stores there are; each is opened in ``stores``.
+SCHEMES = ("memory", "sqlite", "redis", "rediss", "valkey")
 
-#: The policies there are, by key. The word behind a policy is what to use until it comes; none: it is here.
+#: The policies of each kind. ``None``: it is here; a word: it is to come, and this is what to use until then.
 POLICIES: dict[str, dict[str, str | None]] = {
-    'overlap': {'skip': None, 'allow': None, 'queue': 'skip', 'cancel': 'skip'},
-    'catch_up': {'latest': None, 'none': None, 'all': 'latest'},
+    "overlap": {"skip": None, "allow": None, "queue": "skip", "cancel": "skip"},
+    "catch_up": {"latest": None, "none": None, "all": "latest"},
 }
 
-DEFAULT_STORE = 'sqlite:///anarchon.db'
-REDIS_LIKE = ('redis', 'rediss', 'valkey', 'valkeys', 'sentinel')
-LONGEST = 100 * 365 * 86_400_000     # beyond it sums of instants leave what Redis counts exactly
+A_STORE = f"a URL is right that begins with one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
+A_DICT = "a dict is right"
+A_NODE = "a text of one line is right, such as 'host-a'"
+A_PREFIX = "a text of letters, digits, '_', '.' and '-' is right"
+REDIS_LIKE = ("redis", "rediss", "valkey", "valkeys", "sentinel")
+SECRET = "pass|pwd|secret|token"  # in the name of what is not to be shown
+# A password ends at the last @ before the query; if there is none, it may hold a ?, unless it is a port.
+USER = r"(?s)(://[^:/@[]*:|^[^:/@[]*:(?!//))([^?]*@|(?!\d*([/?#]|$)).*@)"
+LONGEST = 36_500 * 86_400_000  # sums of instants stay far from where Redis and SQL stop counting exactly
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How the runs of one job are treated. Durations are milliseconds.
+    """How the runs of one job are treated. Durations are milliseconds."""
 
-    Attributes:
-        lease: How long a silent worker keeps a run.
-        heartbeat: How often a working one renews it.
-        start_timeout: A message not started by then is sent again.
-        jitter: The longest delay before a claim.
-        overlap: What happens to a slot while the run before it is active.
-        catch_up: Which of the slots that came due while nobody looked are run.
-        catch_up_window: A slot older than this is recorded as missed; ``None``: none is.
-        max_crashes: Holders that may die on one run before it is abandoned.
-        max_runtime: After it heartbeats stop; ``None``: never.
-        handover: Whether a stopping worker hands its run over.
-        stop_grace: How long a task may go on after its lease was lost.
-        supervised: Whether workers run the job under a lease; ``None``: learned from the first that starts it.
-    """
-
-    lease: int = 30_000
-    heartbeat: int = 10_000
-    start_timeout: int = 300_000
-    jitter: int = 100
-    overlap: str = 'skip'
-    catch_up: str = 'latest'
-    catch_up_window: int | None = None
-    max_crashes: int = 3
-    max_runtime: int | None = None
-    handover: bool = True
-    stop_grace: int = 5_000
-    supervised: bool | None = None
+    lease: int = 30_000  #: how long a silent worker keeps a run
+    heartbeat: int = 10_000  #: how often a working one renews it
+    start_timeout: int = 300_000  #: a message not started by then is sent again
+    jitter: int = 100  #: the longest delay before a claim
+    overlap: str = "skip"  #: what becomes of a slot while an earlier run is active
+    catch_up: str = "latest"  #: which slots are run that came due while nobody looked
+    catch_up_window: int | None = None  #: a slot older than this is recorded as missed; None: none is
+    max_crashes: int = 3  #: holders that may die on one run before it is abandoned
+    max_runtime: int | None = None  #: after it heartbeats stop; None: never
+    handover: bool = True  #: whether a stopping worker hands its run over
+    stop_grace: int = 5_000  #: how long a task may go on after its lease was lost
+    supervised: bool | None = None  #: whether it runs under a lease; None: the first start shows
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All settings of one app, checked. Durations are milliseconds.
+    """All settings of one app, checked. Durations are milliseconds."""
 
-    Attributes:
-        store: The URL of the store. It may hold a password: show it through :func:`redacted`.
-        store_options: What the store's client or engine is given besides.
-        node_name: The name somebody gave this node; see :attr:`node`.
-        prefix: What keys and tables begin with.
-        poll: How often an idle beat looks for runs to take over.
-        claim_timeout: A claim not published by then is dispatched again.
-        first_catch_up: How old the first slot of a job the store has never seen may be.
-        history: How long ended runs are kept.
-        log_runs: Whether each run is told in the log.
-        policy: What holds for a job that says nothing else.
-        cron_deadline: Celery's ``beat_cron_starting_deadline``; ``None``: not set.
-        warnings: Lines for whoever starts a node.
-    """
-
-    store: str = field(repr=False)
-    store_options: dict[str, Any] = field(default_factory=dict, repr=False)
-    node_name: str | None = None
-    prefix: str = 'anarchon'
-    poll: int = 1_000
-    claim_timeout: int = 10_000
-    first_catch_up: int = 60_000
-    history: int = 7 * 86_400_000
-    log_runs: bool = True
-    policy: Policy = Policy()
-    cron_deadline: int | None = None
-    warnings: tuple[str, ...] = ()
+    store: str = field(repr=False)  #: a URL, often with a password: `redacted` shows it
+    store_options: dict[str, Any] = field(default_factory=dict, repr=False)  #: for the client or engine
+    node_name: str | None = None  #: how somebody named this node; see `node`
+    prefix: str = "anarchon"  #: of keys and tables
+    poll: int = 1_000  #: how often an idle beat looks for runs to take over
+    claim_timeout: int = 10_000  #: a claim not published by then is dispatched again
+    first_catch_up: int = 60_000  #: how old the first slot of a job the store never saw may be
+    history: int = 7 * 86_400_000  #: how long ended runs are kept
+    log_runs: bool = True  #: whether the log tells of each run
+    policy: Policy = Policy()  #: of a job that says nothing else
+    cron_deadline: int | None = None  #: Celery's beat_cron_starting_deadline; None: not set
+    warnings: tuple[str, ...] = ()  #: lines for whoever starts a node
 
     @property
     def node(self) -> str:
-        """How this process is shown; asked each time, because the children of a worker have a pid of their own."""
-        return self.node_name or f'{socket.gethostname()}:{os.getpid()}'
+        """How this process is shown; asked anew each time, as a worker's children have their own pids."""
+        return self.node_name or f"{socket.gethostname()}:{os.getpid()}"
 
     @classmethod
     def of(cls, app: Celery) -> Config:
@@ -115,24 +92,22 @@ class Config:
         Raises:
             SettingError: One line: the setting as it was written, its value, what would be right.
         """
-        found = {name: it for name, it in given(app.conf).items() if it.value is not None}
-        values = {name: read(SETTINGS, name, it, found) for name, it in found.items()}
-        policy = policy_from(Policy(), {name: values.pop(name) for name in DEFAULTS if name in values}, found)
-        deadline = app.conf.get('beat_cron_starting_deadline')
-        if deadline:                 # Celery, too, takes 0 for none
-            values['cron_deadline'] = positive(Given('beat_cron_starting_deadline', deadline))
-        if 'store' not in values:
-            values['store'], values['warnings'] = store_of_broker(app.conf)
-        return cls(policy=policy, **{('node_name' if name == 'node' else name): it for name, it in values.items()})
+        found = given(app.conf)
+        values = read(SETTINGS, found)
+        policy = policy_from(
+            Policy(), {name: values.pop(name) for name in OPTIONS.keys() & values.keys()}, found
+        )
+        values["node_name"] = values.pop("node", None)
+        deadline = app.conf.get("beat_cron_starting_deadline")
+        if deadline:  # Celery, too, takes 0 for none
+            values["cron_deadline"] = positive(Given("beat_cron_starting_deadline", deadline))
+        if "store" not in values:
+            values["store"], values["warnings"] = store_of_broker(app.conf)
+        return cls(policy=policy, **values)
 
 
 def policy_of(
-    config: Config,
-    entry: str,
-    options: Mapping[str, Any],
-    *,
-    time_limit: float | None = None,
-    is_crontab: bool = False,
+    config: Config, entry: str, options: Mapping[str, Any], *, time_limit: float | None, is_crontab: bool
 ) -> Policy:
     """Return the policy of one entry: what it says under ``options['anarchon']``, else the settings.
 
@@ -140,92 +115,185 @@ def policy_of(
         config: The settings.
         entry: The name of the entry, for messages.
         options: The entry's options, as Celery knows them.
-        time_limit: The hard time limit of the entry's task, in seconds; it is the longest runtime
-            where no other is set.
-        is_crontab: Whether the schedule is a crontab, for which Celery's
-            ``beat_cron_starting_deadline`` is the catch-up window where no other is set.
+        time_limit: The hard time limit of the entry's task in seconds; the max_runtime where none is set.
+        is_crontab: Whether the schedule is a crontab; Celery's ``beat_cron_starting_deadline`` is then
+            the catch_up_window where none is set.
 
     Raises:
         SettingError: One line: entry, key, value, what would be right.
     """
-    where = f'entry {entry!r}: '
-    own = options.get('anarchon')
+    within = f"entry {entry!r}: "
+    own = options.get("anarchon")
     if own is not None and not isinstance(own, Mapping):
-        raise wrong(Given(f"{where}options['anarchon']", own), "a dict is right, such as {'lease': '1m'}")
-    found = {str(key): Given(f'{where}{key}', value) for key, value in (own or {}).items() if value is not None}
-    values = {name: read(OPTIONS, name, it, found) for name, it in found.items()}
-    policy = policy_from(config.policy, values, found)
+        raise wrong(Given("options['anarchon']", own, within), A_DICT)
+    found = {str(key): Given(str(key), value, within) for key, value in (own or {}).items()}
+    policy = policy_from(config.policy, read(OPTIONS, found), found)
     if policy.max_runtime is None and time_limit:
-        policy = replace(policy, max_runtime=positive(Given(f'{where}time_limit', time_limit)))
+        policy = replace(policy, max_runtime=positive(Given("time_limit", time_limit, within)))
     if policy.catch_up_window is None and is_crontab:
         policy = replace(policy, catch_up_window=config.cron_deadline)
     return policy
 
 
-def policy_from(base: Policy, values: Mapping[str, Any], found: Mapping[str, Given]) -> Policy:
-    """Put `values` over `base`; a lease that comes without a heartbeat brings its third."""
-    policy = replace(base, **values)
-    if 'lease' in values and 'heartbeat' not in values:
-        policy = replace(policy, heartbeat=max(1, policy.lease // 3))
-    if policy.lease < 2 * policy.heartbeat:
-        lease, beat, twice = map(durations.text, (policy.lease, policy.heartbeat, 2 * policy.heartbeat))
-        raise wrong(found.get('heartbeat') or found['lease'], f'a lease shorter than two heartbeats (lease {lease}, '
-                    f'heartbeat {beat}); a lease of at least {twice}, or a shorter heartbeat, is right')
-    return policy
-
-
-# What somebody wrote, and where
+def redacted(url: str) -> str:
+    """Return `url` for people, ``***`` for each password. Takes any text; in doubt it hides too much."""
+    urls = [re.sub(USER, r"\1***@", it) for it in re.split(r";(?=[\w+.-]+://)", str(url))]
+    return ";".join(re.sub(rf"(?i)([?&][^=&]*({SECRET})[^=&]*=)[^&#]*", r"\1***", it) for it in urls)
 
 
 class Given(NamedTuple):
-    """A value as it was given, and the name it was given under, in the words of whoever wrote it."""
+    """A value, and the key it was given under, as whoever gave it wrote both."""
 
-    where: str
+    key: str
     value: Any
+    within: str = ""
 
 
 def given(conf: Any) -> dict[str, Given]:
     """Find all ``anarchon_*`` settings, by what follows ``anarchon_``, each as Celery would resolve it.
 
-    Celery's own look-up cannot name keys it does not know, and misses upper case without a
+    Celery's own look-up cannot name the keys it does not know, and misses upper case without a
     namespace; so the mappings behind it are searched, in its order.
     """
-    conf.get('timezone')             # app.conf is lazy: only a look-up makes Celery read the configuration
-    prefixes = '|'.join(re.escape(it) for it in {conf.prefix or '', 'CELERY_'} if it)
-    ours = re.compile(rf'(?:{prefixes})?anarchon_(.*)', re.IGNORECASE)
+    conf.get("timezone")  # app.conf is lazy: it is read at the first look-up
+    prefixes = "|".join(re.escape(prefix) for prefix in (conf.prefix, "CELERY_") if prefix)
+    ours = re.compile(rf"(?:{prefixes})?anarchon(?:_(.*))?", re.IGNORECASE)
     found: dict[str, Given] = {}
-    for mapping in conf.maps:
-        keys = [key for key in mapping.keys() if isinstance(key, str)]       # objects have keys(), but no iterator
-        for key in sorted(keys, key=lambda it: (it.lower().startswith('anarchon'), it.isupper())):
-            match = ours.fullmatch(key)
-            if match and not isinstance(mapping[key], (ModuleType, FunctionType, type)):    # a module's imports
-                found.setdefault(match[1].lower(), Given(key, mapping[key]))
+    for mapping in conf.maps:  # dicts, and whatever Celery makes look like one: modules, objects
+        matches = filter(None, map(ours.fullmatch, filter(lambda key: isinstance(key, str), mapping)))
+        for match in sorted(matches, key=lambda it: (-len(it[0]), it[0].isupper())):
+            key, name = match[0], match[1] or ""
+            if not isinstance(mapping[key], (ModuleType, FunctionType, type)):  # what a module imports
+                found.setdefault(name.lower(), Given(key, mapping[key]))
     return found
 
 
-def read(readers: Mapping[str, Reader], name: str, it: Given, found: Mapping[str, Given]) -> Any:
-    """Read one value by the reader of its key; a key that has none is a typo."""
-    reader = readers.get(name)
-    if reader is None:
-        raise unknown(readers, name, it)
-    return reader(it)
+def policy_from(base: Policy, values: Mapping[str, Any], found: Mapping[str, Given]) -> Policy:
+    """Put `values` over `base`; a lease that comes without a heartbeat brings its third."""
+    policy = replace(base, **values)
+    if "lease" in values and "heartbeat" not in values:
+        policy = replace(policy, heartbeat=max(1, policy.lease // 3))
+    if policy.lease < 2 * policy.heartbeat:
+        lease, beat, twice = map(durations.text, (policy.lease, policy.heartbeat, 2 * policy.heartbeat))
+        short = f"a lease shorter than two heartbeats (lease {lease}, heartbeat {beat})"
+        it = found["heartbeat" if "heartbeat" in values else "lease"]
+        raise wrong(it, f"{short}; a lease of at least {twice} is right, or a shorter heartbeat")
+    return policy
 
 
-def unknown(readers: Mapping[str, Reader], name: str, it: Given) -> SettingError:
-    """Answer a key nobody knows with the nearest one, spelled as the writer spells."""
-    head = it.where[:len(it.where) - len(name)]
-    spell = str.upper if it.where.isupper() else str
-    near = nearest(name.lower().removeprefix('anarchon_'), readers)
-    if near:
-        return wrong(it, f'no such setting; did you mean {spell((head + near).rpartition(" ")[2])}?')
-    return wrong(it, f'no such setting; there are {", ".join(sorted(readers))}')
-
-
-def nearest(word: str, words: Iterable[str]) -> str | None:
-    """Return the one of `words` that looks most like `word`, if one does."""
-    return next(iter(get_close_matches(word.lower(), list(words), 1, 0.6)), None)
+def store_of_broker(conf: Any) -> tuple[str, tuple[str, ...]]:
+    """Take the broker for the store if it can be one, else a file, with a warning."""
+    urls = conf.broker_write_url or ""
+    url = str(urls if isinstance(urls, str) else next(iter(urls), "")).partition(";")[0].strip()
+    scheme = url[: max(url.find("://"), 0)].lower()
+    if scheme in SCHEMES and scheme in REDIS_LIKE:
+        return url, ()
+    setting = "ANARCHON_STORE" if (conf.prefix or "").isupper() else "anarchon_store"
+    unset = f"{conf.prefix or ''}{setting} is not set, and the broker"
+    if scheme.split("+")[0] in REDIS_LIKE:  # with a file instead, each node would run everything
+        raise SettingError(f"{unset} {redacted(url)!r} cannot be the store: {A_STORE}")
+    file = "sqlite:///anarchon.db"
+    return file, (f"{unset} is not Redis: the store is {file}, which only nodes on this machine see",)
 
 
 def wrong(it: Given, right: str) -> SettingError:
     """Say in one line what was given, and what would be right."""
-    return SettingError(f'{it.where}={shown(it.value)}: {right}')
+    value = "***" if re.search(SECRET, it.key, re.IGNORECASE) else shown(it.value)
+    return SettingError(f"{it.within}{it.key}={value}: {right}")
+
+
+def shown(value: object) -> str:
+    """Show a value in a line for people: no passwords, no line breaks, nothing long."""
+    if not isinstance(value, (str, int, float, timedelta)):
+        return f"<{type(value).__name__}>"
+    text = repr(redacted(value)) if isinstance(value, str) else str(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def unknown(names: Iterable[str], name: str, it: Given) -> SettingError:
+    """Answer a key that nobody knows with the nearest one, spelled as it was, or with all there are."""
+    head = it.key[: len(it.key) - len(name)]
+    near = did_you_mean(name, names, lambda near: head + (near.upper() if head.isupper() else near))
+    there = f"; after {head.rstrip('_')}_ come " if head else "; there are "
+    return wrong(it, "no such setting" + (near or there + ", ".join(sorted(names))))
+
+
+def did_you_mean(word: object, words: Iterable[str], spell: Callable[[str], str] = repr) -> str:
+    """Return the end of a line that asks for the nearest of `words`, or nothing."""
+    near = get_close_matches(str(word).lower().removeprefix("anarchon_"), list(words), 1)
+    return f"; did you mean {spell(near[0])}?" if near else ""
+
+
+Reader = Callable[[Given], Any]  # there is one for each kind of value
+
+
+def read(readers: Mapping[str, Reader], found: Mapping[str, Given]) -> dict[str, Any]:
+    """Read what was given, each value by the reader of its key."""
+    for name, it in found.items():
+        if name not in readers:
+            raise unknown(readers, name, it)
+    return {name: readers[name](it) for name, it in found.items() if it.value is not None}
+
+
+def duration(least: int, it: Given) -> int:
+    """Read a duration of at least so many milliseconds, 0 or 1."""
+    try:
+        value = durations.milliseconds(it.value)
+    except (ValueError, OverflowError):
+        value = -1
+    if not least <= value <= LONGEST:
+        bounds = "above 0" if least else "from 0"
+        raise wrong(it, f"a duration {bounds} to 36500d is right, such as 30 (seconds), '250ms' or '1h30m'")
+    return value
+
+
+def choice(kind: str, it: Given) -> str:
+    """Read one of the policies there are; of those to come, say what to use now."""
+    known = POLICIES[kind]
+    there = [name for name, instead in known.items() if instead is None]
+    if it.value in there:
+        return str(it.value)
+    instead = known.get(it.value) if isinstance(it.value, str) else None
+    if instead:
+        raise wrong(it, f"comes in a later version; use {instead!r} until then")
+    raise wrong(it, f"one of {', '.join(map(repr, there))} is right{did_you_mean(it.value, there)}")
+
+
+def store_url(it: Given) -> str:
+    """Read the URL of a store there is."""
+    scheme, _, rest = str(it.value).partition(":")
+    if scheme.lower() not in SCHEMES or not rest.startswith("//"):
+        raise wrong(it, A_STORE + did_you_mean(scheme, SCHEMES))
+    return str(it.value)
+
+
+def taken(test: Callable[[Any], object], right: str, it: Given) -> Any:
+    """Take a value as it is, if it passes a test."""
+    if not test(it.value):
+        raise wrong(it, right)
+    return it.value
+
+
+positive = partial(duration, 1)
+zero_or_more = partial(duration, 0)
+flag = partial(taken, lambda it: isinstance(it, bool), "True or False is right")
+count = partial(taken, lambda it: type(it) is int and it > 0, "a whole number of at least 1 is right")
+
+#: What a job may say for itself. All of it but ``supervised`` is also a setting, for all jobs.
+OPTIONS: dict[str, Reader] = {
+    **dict.fromkeys(("lease", "heartbeat", "start_timeout", "catch_up_window", "max_runtime"), positive),
+    **dict.fromkeys(("jitter", "stop_grace"), zero_or_more),
+    **{kind: partial(choice, kind) for kind in POLICIES},
+    "max_crashes": count,
+    **dict.fromkeys(("handover", "supervised"), flag),
+}
+SETTINGS: dict[str, Reader] = {
+    **{name: reader for name, reader in OPTIONS.items() if name != "supervised"},
+    "store": store_url,
+    "store_options": partial(taken, lambda it: isinstance(it, dict), A_DICT),
+    "node": partial(taken, lambda it: isinstance(it, str) and it.strip() and it.isprintable(), A_NODE),
+    "prefix": partial(taken, lambda it: isinstance(it, str) and re.fullmatch(r"(?a)[\w.-]+", it), A_PREFIX),
+    **dict.fromkeys(("poll", "claim_timeout", "history"), positive),
+    "first_catch_up": zero_or_more,
+    "log_runs": flag,
+}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from .protocol import (
     LONGEST_START_TIMEOUT,
@@ -90,7 +91,9 @@ def register(ledger: Ledger, now: int, registrations: Sequence[Registration]) ->
 
 
 def _register(ledger: Ledger, now: int, asked: Registration) -> Registered:
-    job = ledger.jobs.get(asked.job) or _learnt(now, asked)
+    job = ledger.jobs.get(asked.job)
+    if job is None or not job.hashes:
+        job = _learnt(job, now, asked)
     hashes = dict(job.hashes)
     # The first hash of a job counts from the job's own beginning, a later one from now on.
     effective = hashes.setdefault(asked.hash, now if hashes else job.first_seen)
@@ -103,11 +106,15 @@ def _register(ledger: Ledger, now: int, asked: Registration) -> Registered:
     )
 
 
-def _learnt(now: int, asked: Registration) -> Job:
-    """A job the store does not know: new, or learnt back from the memory of a node."""
+def _learnt(started: Job | None, now: int, asked: Registration) -> Job:
+    """A job no node has registered here: new, or learnt back from the memory of a node."""
     first_seen = now if asked.first_seen is None else min(asked.first_seen, now)
     floor = None if asked.cursor is None else min(asked.cursor, now)
-    return Job(name=asked.job, first_seen=first_seen, seen=now, floor=floor)
+    if started is None:
+        return Job(name=asked.job, first_seen=first_seen, seen=now, floor=floor)
+    # In a wiped store a message left over from before may have started it already.
+    known = [at for at in (started.floor, floor) if at is not None]
+    return replace(started, first_seen=min(started.first_seen, first_seen), floor=max(known, default=None))
 
 
 # claim ------------------------------------------------------------------------------------------
@@ -121,11 +128,11 @@ def claim(ledger: Ledger, now: int, node: str, nonce: str, offers: Sequence[Offe
 def _claim_job(ledger: Ledger, now: int, node: str, nonce: str, offer: Offer) -> Claimed:
     keys = [RunKey(offer.job, slot) for slot in offer.slots]
     job = ledger.jobs.get(offer.job)
-    if job is None:
+    if job is None or not job.hashes:
         return Claimed(job=offer.job, floor=None, claims=_all(keys, "unknown"))
     if _leap_is_out_of_date(job, offer):
         return Claimed(job=offer.job, floor=job.floor, claims=_all(keys, "wait"))
-    missed = _record_leap(ledger, now, node, job, offer)
+    missed = _record_leap(ledger, now, node, nonce, job, offer)
     claims = tuple(
         _claim_slot(ledger, now, node, nonce, offer, key, late=position < offer.late)
         for position, key in enumerate(keys)
@@ -144,18 +151,22 @@ def _leap_is_out_of_date(job: Job, offer: Offer) -> bool:
     return job.floor < offer.leap.last
 
 
-def _record_leap(ledger: Ledger, now: int, node: str, job: Job, offer: Offer) -> Run | None:
+def _record_leap(ledger: Ledger, now: int, node: str, nonce: str, job: Job, offer: Offer) -> Run | None:
     """Write the one record of the slots that nobody will run, and raise the floor over them."""
     leap = offer.leap
-    if leap is None or leap.last > now or (job.floor is not None and job.floor >= leap.last):
+    if leap is None or leap.last > now:
         return None
+    run = ledger.runs.get(RunKey(offer.job, leap.first))
+    if job.floor is not None and job.floor >= leap.last:
+        # By this very call, if its answer was lost.
+        return run if run is not None and (run.state, run.nonce) == ("missed", nonce) else None
     ledger.put_job(replace(job, floor=leap.last))
-    if RunKey(offer.job, leap.first) in ledger.runs:
+    if run is not None:
         return None
     return ledger.put_run(
         Run(
             job=offer.job, slot=leap.first, state="missed", trigger="catch-up", dispatch=0, node=node,
-            finished_at=now, reason="came due while no node was looking",
+            nonce=nonce, finished_at=now, reason="came due while no node was looking",
             until=leap.last, count=leap.count,
         )
     )  # fmt: skip
@@ -205,6 +216,12 @@ def _end(ledger: Ledger, run: Run, now: int, state: str, reason: str | None) -> 
 # redispatch and sent ----------------------------------------------------------------------------
 
 
+#: What the answer of a redispatch was, by the state it left.
+_REDISPATCHED: dict[str, Literal["won", "cancelled", "abandoned"]] = {
+    "claimed": "won", "cancelled": "cancelled", "abandoned": "abandoned",
+}  # fmt: skip
+
+
 def redispatch(ledger: Ledger, now: int, node: str, nonce: str, asked: Sequence[Redispatch]) -> list[Claim]:
     """Claim again what is past its deadline and still as it was seen; end what may not go on."""
     return [_redispatch(ledger, now, node, nonce, one) for one in asked]
@@ -212,20 +229,23 @@ def redispatch(ledger: Ledger, now: int, node: str, nonce: str, asked: Sequence[
 
 def _redispatch(ledger: Ledger, now: int, node: str, nonce: str, seen: Redispatch) -> Claim:
     run = ledger.runs.get(seen.key)
-    if run is not None and run.state == "claimed" and run.nonce == nonce:
-        return Claim(key=seen.key, answer="won", run=run)
+    if run is not None and run.nonce == nonce and run.state in _REDISPATCHED:
+        return Claim(key=seen.key, answer=_REDISPATCHED[run.state], run=run)
     as_seen = run is not None and (run.state, run.dispatch, run.deadline) == (
         seen.state, seen.dispatch, seen.deadline,
     )  # fmt: skip
     if run is None or not as_seen or seen.deadline > now:
         return Claim(key=seen.key, answer="taken", run=run)
-    run = replace(run, crashes=run.crashes + (run.state == "running"))
+    # Whoever held it holds it no more, whatever becomes of it now.
+    run = replace(run, crashes=run.crashes + (run.state == "running"), token=None, nonce=nonce)
     if run.stop is not None:
         return Claim(key=seen.key, answer="cancelled", run=_end(ledger, run, now, "cancelled", run.stop))
     if hopeless := _hopeless(ledger.jobs.get(run.job), run, now, seen.max_crashes):
+        if run.crashes >= seen.max_crashes:
+            run = replace(run, unstarted=0)  # it was started: no late message may start it again
         return Claim(key=seen.key, answer="abandoned", run=_end(ledger, run, now, "abandoned", hopeless))
     again = replace(
-        run, state="claimed", node=node, nonce=nonce, claimed_at=now, dispatch=run.dispatch + 1,
+        run, state="claimed", node=node, claimed_at=now, dispatch=run.dispatch + 1,
         trigger="takeover" if run.attempt and run.retries is None else run.trigger,
     )  # fmt: skip
     return Claim(key=seen.key, answer="won", run=ledger.put_run(_until(again, now, seen.claim_timeout)))

@@ -21,10 +21,10 @@ def processes(tmp_path):
     mine.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope='session')
 def redis_server(tmp_path_factory):
     """A Redis of this test run's own. To stop or kill one, use ``own_redis_server``."""
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server = RedisServer(tmp_path_factory.mktemp('redis'))
     try:
         yield server.start()
     finally:
@@ -42,7 +42,7 @@ def redis_url(redis_server):
 @pytest.fixture
 def own_redis_server(tmp_path):
     """A Redis of this test's own, to stop, kill, pause and start again."""
-    server = RedisServer(tmp_path / "redis")
+    server = RedisServer(tmp_path / 'redis')
     try:
         yield server.start()
     finally:
@@ -53,7 +53,7 @@ def own_redis_server(tmp_path):
 def pytest_runtest_makereport(item, call):
     """Show the ends of the outputs of a failed test's processes."""
     report = yield
-    mine = getattr(item, "funcargs", {}).get("processes")
-    if report.when == "call" and report.failed and mine is not None:
+    mine = getattr(item, 'funcargs', {}).get('processes')
+    if report.when == 'call' and report.failed and mine is not None:
         report.sections.extend(mine.tails())
     return report

@@ -13,10 +13,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-LOOK = 0.02  # seconds between two looks at an output, a process, a port
+Found = TypeVar('Found')
+
+
+def wait_until(
+    look: Callable[[], Found | None], deadline: float = 15, *, why: Callable[[], str] = str
+) -> Found:
+    """Look until the answer is true and return it, or raise with ``why()`` after the deadline."""
+    until = time.monotonic() + deadline
+    while True:
+        late = time.monotonic() > until  # before the last look
+        if found := look():
+            return found
+        if late:
+            raise AssertionError(f'waited {deadline:g} s in vain: {why() or look}')
+        time.sleep(0.02)
 
 
 class Process:
@@ -34,21 +49,21 @@ class Process:
         """Prepare it; ``env`` is laid over this process's environment, None takes a variable out."""
         self.command = [os.fspath(word) for word in command]
         self.name = name
-        self.log = folder / f"{name}.log"
+        self.log = folder / f'{name}.log'
         self.cwd = cwd or folder
-        overlaid = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        overlaid = {**os.environ, 'PYTHONUNBUFFERED': '1', **(env or {})}
         self.env = {key: value for key, value in overlaid.items() if value is not None}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.name} {self._process.pid if self._process else 'not started'}>"
+        return f'<{self.name} {self._process.pid if self._process else "not started"}>'
 
     def start(self) -> Process:
-        """Start it; again after its end as well: its log goes on."""
+        """Start it, also again after its end: what is left of its group is killed, and its log goes on."""
         if self.alive:
-            raise AssertionError(f"{self.name} is running already")
+            raise AssertionError(f'{self.name} is running already')
         self.close()
-        with self.log.open("ab") as output:
+        with self.log.open('ab') as output:
             self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -67,12 +82,14 @@ class Process:
     def pid(self) -> int:
         """Its process id, which is its group's id too."""
         if self._process is None:
-            raise AssertionError(f"{self.name} was not started")
+            raise AssertionError(f'{self.name} was not started')
         return self._process.pid
 
     @property
     def status(self) -> int | None:
         """None while it runs; then its exit status, or minus the signal that ended it."""
+        if self._process is not None and self._process.returncode is not None:
+            return self._process.returncode
         # It is looked at but not reaped before close(): until then nobody else can get its id.
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
@@ -87,44 +104,44 @@ class Process:
     @property
     def group(self) -> list[int]:
         """The ids of all living processes of its group, orphans included."""
-        return sorted(pid for pid, group in _living() if group == self.pid)
+        return sorted(pid for pid, (group, _state) in _living().items() if group == self.pid)
 
     # What it said
 
     @property
     def output(self) -> str:
         """All it has printed so far."""
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
+        return self.log.read_text(errors='replace') if self.log.exists() else ''
 
     def mark(self) -> int:
         """Where the output ends now: ``wait_for(..., after=mark)`` looks only at what comes later."""
         return len(self.output)
 
-    def wait_for(self, pattern: str | re.Pattern[str], deadline: float = 15, *, after: int = 0) -> re.Match[str]:
+    def wait_for(self, pattern: str, deadline: float = 15, *, after: int = 0) -> re.Match[str]:
         """Wait until its output has the pattern (``^`` and ``$`` mean a line's); return the match."""
-        seen = re.compile(pattern, re.MULTILINE) if isinstance(pattern, str) else pattern
-        until = time.monotonic() + deadline
-        while True:
-            ended, late = not self.alive, time.monotonic() > until  # both before the look at the output
-            if match := seen.search(self.output[after:]):
-                return match
-            if ended or late:
-                why = f"ended with status {self.status}" if ended else f"was silent about it for {deadline} s"
-                raise AssertionError(f"{self.name} {why}: {seen.pattern!r} not in its output\n{self.tail()}")
-            time.sleep(LOOK)
+        seen = re.compile(pattern, re.MULTILINE)
+
+        def look() -> re.Match[str] | None:
+            ended = not self.alive  # before the look at its output
+            match = seen.search(self.output[after:])
+            if ended and not match:
+                raise AssertionError(f'{self.name} ended with status {self.status} without {missing()}')
+            return match
+
+        def missing() -> str:
+            return f'{seen.pattern!r} in the output of {self.name}\n{self.tail()}'
+
+        return wait_until(look, deadline, why=missing)
 
     def wait(self, deadline: float = 15) -> int:
         """Wait for its end; return its status."""
-        until = time.monotonic() + deadline
-        while (status := self.status) is None:
-            if time.monotonic() > until:
-                raise AssertionError(f"{self.name} did not end within {deadline} s\n{self.tail()}")
-            time.sleep(LOOK)
-        return status
+        wait_until(lambda: not self.alive, deadline, why=lambda: f'{self.name} did not end\n{self.tail()}')
+        assert self.status is not None
+        return self.status
 
     def tail(self, lines: int = 40) -> str:
         """The end of its output, for people."""
-        return "\n".join(f"    {self.name} | {line}" for line in self.output.splitlines()[-lines:])
+        return '\n'.join(f'    {self.name} | {line}' for line in self.output.splitlines()[-lines:])
 
     # What is done to it
 
@@ -144,8 +161,10 @@ class Process:
         return self.wait()
 
     def suspend(self, *, group: bool = False) -> None:
-        """SIGSTOP: it does nothing until ``resume``."""
+        """SIGSTOP, and wait until it takes effect: it does nothing more until ``resume``."""
         self.signal(signal.SIGSTOP, group=group)
+        paused = self.group if group else [self.pid]
+        wait_until(lambda: all(_living().get(pid, (0, 'T'))[1] == 'T' for pid in paused))
 
     def resume(self, *, group: bool = False) -> None:
         """SIGCONT."""
@@ -156,6 +175,7 @@ class Process:
         if self._process is None or self._process.returncode is not None:
             return
         self.signal(signal.SIGKILL, group=True)
+        wait_until(lambda: not self.group, why=lambda: f'{self.name} left {self.group}')
         self._process.wait()
         _guard.forget(self.pid)
 
@@ -176,29 +196,30 @@ class Processes:
         cwd: Path | None = None,
     ) -> Process:
         """Start a command."""
-        name = name or f"{Path(command[0]).name}-{len(self.all) + 1}"
+        name = name or f'{Path(command[0]).name}-{len(self.all) + 1}'
         if any(process.name == name for process in self.all):
-            raise AssertionError(f"two processes of one test are called {name}")
+            raise AssertionError(f'two processes of one test are called {name}')
         process = Process(command, name=name, folder=self.folder, env=env, cwd=cwd)
         self.all.append(process)
         return process.start()
 
     def python(self, *arguments: str | os.PathLike[str], **how) -> Process:
         """Start this Python with these arguments; ``how`` as for start()."""
-        return self.start(sys.executable, *arguments, **{"name": f"python-{len(self.all) + 1}", **how})
+        return self.start(sys.executable, *arguments, **{'name': f'python-{len(self.all) + 1}', **how})
 
     def celery(self, *arguments: str, **how) -> Process:
         """Start ``celery`` with these arguments; ``how`` as for start()."""
-        return self.python("-m", "celery", *arguments, **{"name": f"celery-{len(self.all) + 1}", **how})
+        return self.python('-m', 'celery', *arguments, **{'name': f'celery-{len(self.all) + 1}', **how})
 
     def tails(self) -> list[tuple[str, str]]:
         """What pytest shows of them when a test fails."""
-        return [(f"output of {process.name}", process.tail()) for process in self.all]
+        return [(f'output of {process.name}', process.tail()) for process in self.all]
 
     def close(self) -> None:
         """Close all, the last one first."""
-        for process in reversed(self.all):
-            process.close()
+        with contextlib.ExitStack() as stack:
+            for process in self.all:
+                stack.callback(process.close)
 
 
 class _Guard:
@@ -218,19 +239,17 @@ class _Guard:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0
 
     def watch(self, group: int) -> None:
-        self._tell(f"+{group}\n")
+        self._tell(f'+{group}\n')
 
     def forget(self, group: int) -> None:
-        self._tell(f"-{group}\n")
+        self._tell(f'-{group}\n')
 
     def _tell(self, order: str) -> None:
-        if self._process is None or self._owner != os.getpid():  # a forked child has a guard of its own
-            self._owner = os.getpid()
+        if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", self._ORDERS], stdin=subprocess.PIPE, start_new_session=True
+                [sys.executable, '-c', self._ORDERS], stdin=subprocess.PIPE, start_new_session=True
             )
         assert self._process.stdin is not None
         os.write(self._process.stdin.fileno(), order.encode())
@@ -239,10 +258,12 @@ class _Guard:
 _guard = _Guard()
 
 
-def _living():
-    """Pairs of process id and group id of all processes that are not zombies."""
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _parent, group = entry.read_text().rpartition(")")[2].split()[:3]
-            if state != "Z":
-                yield int(entry.parent.name), int(group)
+def _living() -> dict[int, tuple[int, str]]:
+    """Of each process that is not a zombie, its group and its state, by its id."""
+    found = {}
+    for entry in Path('/proc').glob('[0-9]*/stat'):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            state, _parent, group = entry.read_text().rpartition(')')[2].split()[:3]
+            if state != 'Z':
+                found[int(entry.parent.name)] = (int(group), state)
+    return found

@@ -1,0 +1,42 @@
+"""Celery beat without a single point of failure, and without a leader.
+
+::
+
+    celery -A proj beat -S anarchon_celery.Scheduler        # on every node
+
+What is named here is what users may rely on; nothing else is promised.
+"""
+
+from .errors import (
+    AnarchonError,
+    HeaderError,
+    ScheduleError,
+    SettingError,
+    StoreError,
+    StoreUnreachable,
+    StoreUnusable,
+)
+from .lease import HandedOver, Lease, LeaseLost, current_lease
+from .schedules import cron, every
+from .scheduler import Scheduler
+from .task import Task
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AnarchonError",
+    "HandedOver",
+    "HeaderError",
+    "Lease",
+    "LeaseLost",
+    "ScheduleError",
+    "Scheduler",
+    "SettingError",
+    "StoreError",
+    "StoreUnreachable",
+    "StoreUnusable",
+    "Task",
+    "cron",
+    "current_lease",
+    "every",
+]

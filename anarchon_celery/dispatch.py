@@ -1,0 +1,114 @@
+"""One dispatch: the publication of a claimed run to the broker.
+
+The broker client's own retries are off: they may take minutes, and the claim is trusted for
+seconds. What matters after a failure is whether the message can be out: if certainly not, the claim
+is given back, so that a node with a working broker has it; else its deadline decides.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from celery import Celery
+from celery.beat import ScheduleEntry, _evaluate_entry_args, _evaluate_entry_kwargs
+from celery.utils import uuid
+from kombu.exceptions import EncodeError
+
+from . import headers
+from .config import Policy
+from .protocol import Run
+
+#: No connection was made, so no message is out.
+_NEVER_CONNECTED = (ConnectionRefusedError, socket.gaierror)
+
+
+class NotSent(Exception):
+    """The message is certainly not out, for a reason of its own."""
+
+
+class BrokerDown(NotSent):
+    """The message is certainly not out, and no other would be: there is no connection."""
+
+
+class Publisher:
+    """Publishes runs over one connection of its own, made anew after a failure."""
+
+    def __init__(self, app: Celery) -> None:
+        """Connect at the first publication."""
+        self.app = app
+        self._connection: Any = None
+        self._producer: Any = None
+
+    def publish(self, entry: ScheduleEntry, run: Run, policy: Policy) -> str:
+        """Send the run's message and return its task id.
+
+        Raises:
+            NotSent: it is certainly not out; ``BrokerDown`` where no message could be.
+            Exception: whatever the broker's client raises, when it may be out.
+        """
+        producer = self._connected()
+        task_id = uuid()
+        try:
+            self._send(entry, run, policy, task_id, producer)
+        except (NotSent, EncodeError, TypeError) as reason:  # raised before anything goes out
+            raise NotSent(in_one_line(reason)) from reason
+        except Exception as reason:
+            self.close()
+            if any(isinstance(cause, _NEVER_CONNECTED) for cause in _causes(reason)):
+                raise BrokerDown(in_one_line(reason)) from reason
+            raise
+        return task_id
+
+    def _connected(self) -> Any:
+        if self._producer is None:
+            try:
+                self._connection = self.app.connection_for_write()
+                self._producer = self.app.amqp.Producer(self._connection.channel(), auto_declare=False)
+            except Exception as reason:
+                self.close()
+                raise BrokerDown(in_one_line(reason)) from reason
+        return self._producer
+
+    def _send(self, entry: ScheduleEntry, run: Run, policy: Policy, task_id: str, producer: Any) -> None:
+        options = {name: value for name, value in entry.options.items() if name != headers.HEADER}
+        options["headers"] = {
+            **(options.get("headers") or {}),
+            "celery_beat_task": True,
+            headers.HEADER: headers.write(run, entry.task, policy),
+        }
+        if run.retries is not None:
+            options["retries"] = run.retries
+        try:
+            args, kwargs = _evaluate_entry_args(entry.args), _evaluate_entry_kwargs(entry.kwargs)
+        except Exception as reason:  # a BeatLazyFunc is the user's code
+            raise NotSent(in_one_line(reason)) from reason
+        task = self.app.tasks.get(entry.task)
+        options.update(task_id=task_id, producer=producer, retry=False)
+        if task is not None:
+            task.apply_async(args, kwargs, **options)
+        else:
+            self.app.send_task(entry.task, args, kwargs, **options)
+
+    def close(self) -> None:
+        """Give the connection back; the next publication makes another."""
+        connection, self._connection, self._producer = self._connection, None, None
+        if connection is not None:
+            try:
+                connection.release()
+            except Exception:  # a dead connection may fail to close: it is dead either way
+                return
+
+
+def _causes(reason: BaseException | None) -> Iterator[BaseException]:
+    while reason is not None:
+        yield reason
+        reason = reason.__cause__ or reason.__context__
+
+
+def in_one_line(reason: BaseException) -> str:
+    """Return an exception as one line for the log."""
+    if isinstance(reason, NotSent):
+        return str(reason)
+    return " ".join(f"{type(reason).__name__}: {reason}".split())

@@ -1,0 +1,62 @@
+"""From ``beat_schedule`` to planned jobs: each entry read on its own, so that a bad one hurts no other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from celery import Celery
+from celery.beat import ScheduleEntry
+from celery.schedules import crontab
+
+from .config import Config, policy_of
+from .errors import ScheduleError
+from .plan import PlannedJob
+from .schedules import as_schedule, fire_times
+from .task import Task
+
+
+class Entry(ScheduleEntry):  # type: ignore[misc]
+    """A schedule entry whose ``schedule`` may be anything the contract lists."""
+
+    def __init__(self, *args: Any, schedule: Any = None, **fields: Any) -> None:
+        """Take Celery's fields of an entry."""
+        super().__init__(*args, schedule=as_schedule(schedule), **fields)
+
+
+def read_entry(app: Celery, name: str, fields: Any) -> Entry:
+    """Return one entry of ``beat_schedule``.
+
+    Raises:
+        ScheduleError: one line that names the entry and what is wrong with it.
+    """
+    if isinstance(fields, Entry):
+        return fields
+    if not isinstance(fields, Mapping) or "task" not in fields or "schedule" not in fields:
+        raise ScheduleError(f"entry {name!r}: a dict with 'task' and 'schedule' is right, not {fields!r}")
+    try:
+        return Entry(**{**fields, "name": name, "app": app})
+    except ScheduleError as reason:
+        raise ScheduleError(f"entry {name!r}: {reason}") from reason
+    except TypeError as reason:
+        raise ScheduleError(f"entry {name!r}: {reason}") from reason
+
+
+def planned(app: Celery, config: Config, entry: Entry) -> PlannedJob:
+    """Return the job of one entry: its fire times and its policy.
+
+    Raises:
+        ScheduleError: one line: the schedule cannot be read.
+        SettingError: one line: a policy key or value under ``options['anarchon']`` is wrong.
+    """
+    task = app.tasks.get(entry.task)
+    policy = policy_of(
+        config, entry.name, entry.options,
+        time_limit=getattr(task, "time_limit", None), is_crontab=isinstance(entry.schedule, crontab),
+    )  # fmt: skip
+    try:
+        times = fire_times(entry.schedule, timezone=app.timezone)
+    except ScheduleError as reason:
+        raise ScheduleError(f"entry {entry.name!r}: {reason}") from reason
+    supervised = isinstance(task, Task) if policy.supervised is None else policy.supervised
+    return PlannedJob(name=entry.name, times=times, policy=policy, supervised=supervised)

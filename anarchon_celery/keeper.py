@@ -1,0 +1,214 @@
+"""The keeper of a process: its connection to the store, and the heartbeat of all its leases.
+
+One native thread per process renews every lease in one call, and tells each task what it learns:
+that its lease is lost, or that the worker stops. The store is opened after a fork, never inherited.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from .config import Config
+from .errors import StoreError
+from .events import (
+    RunFailed,
+    RunFinished,
+    RunHandedOver,
+    RunLost,
+    RunUnrecorded,
+    emit,
+    log_runs,
+)
+from .headers import Order
+from .lease import HandedOver, HeldLease, LeaseLost
+from .protocol import Release, Stale
+from .stores import Store, open_store
+from .stores.clock import monotonic
+
+#: How often the thread looks whether the worker stops (seconds).
+LOOK_EVERY = 0.1
+
+#: How long a stopping worker tries to give a run back before it leaves it to its deadline (seconds).
+RELEASE_WITHIN = 3.0
+
+Answer = TypeVar("Answer")
+
+
+class Keeper:
+    """Starts, renews and ends the runs of one process."""
+
+    def __init__(self, config: Config, stopping: Callable[[], bool]) -> None:
+        """Connect when the first run comes; ``stopping`` says whether the worker is."""
+        self.pid = os.getpid()
+        self.config = config
+        self.store: Store = open_store(config.store, prefix=config.prefix, options=config.store_options)
+        self._stopping = stopping
+        self._leases: dict[str, HeldLease] = {}
+        self._lock = threading.Lock()
+        self._something_held = threading.Event()
+        self._thread: threading.Thread | None = None
+        log_runs(config.log_runs)
+
+    # the life of a lease ------------------------------------------------------------------------
+
+    def start(self, order: Order, *, token: str, worker: str, task_id: str) -> HeldLease | Stale:
+        """Begin a run, and renew its lease from now on.
+
+        Raises:
+            StoreError: the store did not answer; asked again with the same token, it knows.
+        """
+        asked_at = monotonic()
+        asked = order.start(token=token, worker=worker, task_id=task_id)
+        answer = self._persist(partial(self.store.start, asked), until=asked_at + 1.0)
+        if isinstance(answer, Stale):
+            return answer
+        lease = HeldLease(order, answer, token, task_id, asked_at)
+        with self._lock:
+            self._leases[task_id] = lease
+            self._beat()
+        self._something_held.set()
+        return lease
+
+    def lease(self, task_id: str) -> HeldLease | None:
+        """Return the lease under which a message runs in this process."""
+        return self._leases.get(task_id)
+
+    def let_go(self, lease: HeldLease) -> None:
+        """Renew this lease no more."""
+        with self._lock:
+            self._leases.pop(lease.task_id, None)
+
+    def finish(self, lease: HeldLease, outcome: str, error: str | None = None) -> None:
+        """Record the end of a run; where the store does not answer, as long as the lease is trusted."""
+        done = partial(self.store.finish, lease.key, lease.token, outcome, reason=error)
+        try:
+            recorded = self._persist(done, until=lambda: lease.trusted_until)
+        except StoreError as reason:
+            emit(RunUnrecorded(lease.key, outcome, str(reason)))
+            return
+        finally:
+            self.let_go(lease)
+        if not recorded:
+            self.lose(lease, "it had ended or moved on before")
+        elif error is None:
+            emit(RunFinished(lease.key, lease.ms))
+        else:
+            emit(RunFailed(lease.key, lease.ms, error))
+
+    def hand_over(self, lease: HeldLease) -> None:
+        """Give a run up on purpose, so that another worker has it at once."""
+        self.let_go(lease)
+        given_back = partial(self.store.release, [Release(key=lease.key, token=lease.token)])
+        try:
+            released = self._persist(given_back, until=monotonic() + RELEASE_WITHIN)[0]
+        except StoreError as reason:
+            emit(RunUnrecorded(lease.key, "handed over", str(reason)))
+            return
+        emit(RunHandedOver(lease.key, lease.ms) if released else RunLost(lease.key, lease.ms, "taken over"))
+
+    def requeue(self, lease: HeldLease, *, delay: int, retries: int) -> bool:
+        """Let the run wait for a retry of Celery's, before that is published."""
+        requeue = partial(
+            self.store.requeue, lease.key, lease.token, delay=delay, retries=retries,
+            start_timeout=lease.order.start_timeout,
+        )  # fmt: skip
+        waiting = self._persist(requeue, until=lambda: lease.trusted_until)
+        self.let_go(lease)
+        return waiting
+
+    def lose(self, lease: HeldLease, reason: str) -> None:
+        """Tell the task that its run is no longer its own, once."""
+        if lease.tell(LeaseLost(reason)):
+            emit(RunLost(lease.key, lease.ms, reason))
+        self.let_go(lease)
+
+    def confirm(self, lease: HeldLease) -> None:
+        """Ask the store whether a lease that ran out of trust is still held; tell it if not."""
+        try:
+            self._renew([lease])
+        except StoreError as reason:
+            self.lose(lease, str(reason))
+
+    def _persist(self, ask: Callable[[], Answer], until: float | Callable[[], float]) -> Answer:
+        """Ask until the store answers or the time is over; every call here knows itself again."""
+        wait = 0.05
+        while True:
+            try:
+                return ask()
+            except StoreError:
+                if monotonic() + wait >= (until() if callable(until) else until):
+                    raise
+                time.sleep(wait)
+                wait = min(2 * wait, 1.0)
+
+    # the heartbeat ------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="anarchon-heartbeat", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        """Renew what is held and pass on what is learnt, for as long as the process lives."""
+        while True:
+            self._something_held.wait()
+            with self._lock:
+                leases = list(self._leases.values())
+                if not leases:
+                    self._something_held.clear()
+            self._look(leases)
+            time.sleep(LOOK_EVERY)
+
+    def _look(self, leases: list[HeldLease]) -> None:
+        now = monotonic()
+        if self._stopping():
+            for lease in leases:
+                if lease.order.handover:
+                    lease.tell(HandedOver("the worker stops"))
+        if any(now - lease.renewed_at >= lease.order.heartbeat / 1000 for lease in leases):
+            self._heartbeat([lease for lease in leases if not _too_long(lease, now)])
+        for lease in leases:
+            if lease.out_of_trust and lease.task_id in self._leases:
+                self.lose(lease, "it could not be renewed in time")
+
+    def _heartbeat(self, leases: list[HeldLease]) -> None:
+        try:
+            self._renew(leases)
+        except StoreError:
+            return  # trust runs on; when it ends the task is told
+
+    def _renew(self, leases: list[HeldLease]) -> None:
+        """Renew all of them in one call."""
+        if not leases:
+            return
+        asked_at = monotonic()
+        answers = self.store.renew([lease.holding for lease in leases])
+        for lease, answer in zip(leases, answers, strict=True):
+            if answer.answer == "ok":
+                lease.renewed(asked_at)
+            elif lease.task_id in self._leases and self._leases[lease.task_id] is lease:
+                self.lose(lease, answer.reason)
+
+
+def _too_long(lease: HeldLease, now: float) -> bool:
+    """Whether the run went on for longer than its job allows: a hung task must not block it for ever."""
+    longest = lease.order.max_runtime
+    return longest is not None and now - lease.began_at > longest / 1000
+
+
+_keepers: dict[int, Keeper] = {}
+_making = threading.Lock()
+
+
+def keeper_of(app: Any, stopping: Callable[[], bool]) -> Keeper:
+    """Return this process's keeper for an app; a child of a fork gets its own."""
+    with _making:
+        keeper = _keepers.get(id(app))
+        if keeper is None or keeper.pid != os.getpid():
+            keeper = _keepers[id(app)] = Keeper(Config.of(app), stopping)
+        return keeper

@@ -1,0 +1,208 @@
+"""The lease, as a task sees it: what it runs, how long it may trust that, and when to stop.
+
+A task that wants to stop in time calls :meth:`Lease.check` between its steps, or waits with
+:meth:`Lease.wait`. Both raise when the run is no longer the task's: ``LeaseLost`` when somebody
+else may have it, ``HandedOver`` when its worker stops and the run is to go on elsewhere. They
+derive from Celery's ``Ignore``, so that ``autoretry_for`` does not catch them and nothing is stored.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from celery.exceptions import Ignore
+
+from .errors import AnarchonError
+from .headers import Order
+from .protocol import Holding, Started
+from .slots import Slot
+from .stores.clock import monotonic
+from .trust import trusted_until
+
+
+class RunEnded(AnarchonError, Ignore):  # type: ignore[misc]
+    """The run ends here, and Celery stores nothing of it."""
+
+
+class LeaseLost(RunEnded):
+    """The run is not, or no longer surely, this worker's: stop, and write nothing more."""
+
+
+class HandedOver(RunEnded):
+    """The worker stops; the run starts again elsewhere as soon as this task lets go of it."""
+
+
+class Lease:
+    """The right of one worker to one run, until it is told otherwise.
+
+    Attributes:
+        job: the job's name; None outside a run.
+        slot: the fire time, an aware UTC datetime; None outside a run.
+        attempt: 1, 2, …: how often the run was begun.
+        fence: the fencing token: it grows with every start of the job. Pass it to what you write to.
+        trigger: ``scheduled``, ``catch-up``, ``takeover``, ``manual`` or ``backfill``.
+    """
+
+    job: str | None = None
+    slot: datetime | None = None
+    attempt: int = 1
+    fence: int = 0
+    trigger: str = "manual"
+
+    @property
+    def remaining(self) -> float:
+        """The seconds the holder may still trust the lease, if no heartbeat succeeds from now on."""
+        return float("inf")
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the task should stop."""
+        return False
+
+    @property
+    def reason(self) -> str | None:
+        """Why the task should stop, in words; None while it should not."""
+        return None
+
+    def check(self) -> None:
+        """Go on, or stop.
+
+        Raises:
+            LeaseLost: the run is somebody else's, or may be by now.
+            HandedOver: the worker stops; the run starts again elsewhere.
+        """
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, and wake up at once when the task should stop.
+
+        Args:
+            seconds: how long.
+
+        Raises:
+            LeaseLost: as :meth:`check` does.
+            HandedOver: as :meth:`check` does.
+        """
+        time.sleep(seconds)
+
+    def __repr__(self) -> str:
+        """Name the run, for people."""
+        return f"<{type(self).__name__} {self.job} @ {self.slot} attempt {self.attempt} fence {self.fence}>"
+
+
+class HeldLease(Lease):
+    """A lease that a heartbeat renews; made by the keeper, read by the task, told by both."""
+
+    def __init__(self, order: Order, started: Started, token: str, task_id: str, asked_at: float) -> None:
+        """Hold the run of ``order`` from ``asked_at`` on (monotonic seconds)."""
+        slot = Slot(order.key.job, order.key.slot)
+        self.job, self.slot = slot.job, slot.datetime
+        self.attempt, self.fence, self.trigger = started.attempt, started.fence, started.trigger
+        self.order, self.key = order, order.key
+        self.token, self.task_id = token, task_id
+        self.began_at = asked_at
+        self.renewed_at = asked_at
+        self.trusted_until = trusted_until(asked_at, order.lease)
+        self.raised: RunEnded | None = None
+        self.waiting_for_retry = False
+        self._ended: RunEnded | None = None
+        self._told = threading.Event()
+        self._telling = threading.Lock()
+
+    @property
+    def holding(self) -> Holding:
+        """The lease as the store knows it."""
+        return Holding(key=self.key, token=self.token, fence=self.fence)
+
+    @property
+    def ms(self) -> int:
+        """How long the run has been held, in milliseconds."""
+        return round(1000 * (monotonic() - self.began_at))
+
+    @property
+    def remaining(self) -> float:
+        """See :attr:`Lease.remaining`."""
+        return 0.0 if self.lost else max(0.0, self.trusted_until - monotonic())
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """What the task is to be told, once there is something."""
+        return self._ended
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is known to be lost."""
+        return isinstance(self._ended, LeaseLost)
+
+    @property
+    def out_of_trust(self) -> bool:
+        """Whether no answer of the store covers this moment any more."""
+        return monotonic() >= self.trusted_until
+
+    @property
+    def aborted(self) -> bool:
+        """See :attr:`Lease.aborted`."""
+        return self._ended is not None or self.out_of_trust
+
+    @property
+    def reason(self) -> str | None:
+        """See :attr:`Lease.reason`."""
+        if self._ended is not None:
+            return str(self._ended)
+        return "the lease could not be renewed in time" if self.out_of_trust else None
+
+    def check(self) -> None:
+        """See :meth:`Lease.check`."""
+        if self._ended is None and self.out_of_trust:
+            raise self._raising(LeaseLost(self.reason))
+        if self._ended is not None:
+            raise self._raising(self._ended)
+
+    def _raising(self, ended: RunEnded) -> RunEnded:
+        self.raised = ended
+        return ended
+
+    def wait(self, seconds: float) -> None:
+        """See :meth:`Lease.wait`."""
+        until = monotonic() + seconds
+        while (left := min(until, self.trusted_until) - monotonic()) > 0 and not self._told.wait(left):
+            pass  # the heartbeat may have moved the trust meanwhile
+        self.check()
+
+    def tell(self, ended: RunEnded) -> bool:
+        """Tell the task to stop; true if that is news. A lost lease is the last word."""
+        with self._telling:
+            if self.lost or (self._ended is not None and isinstance(ended, HandedOver)):
+                return False
+            self._ended = ended
+            self._told.set()
+            return True
+
+    def renewed(self, asked_at: float) -> None:
+        """The store renewed the lease, when asked at this time (monotonic seconds)."""
+        self.renewed_at = asked_at
+        self.trusted_until = trusted_until(asked_at, self.order.lease)
+
+
+_ENDLESS = Lease()
+_current = threading.local()
+
+
+def current_lease() -> Lease:
+    """Return the lease of the task that runs in this thread; outside a run one that never ends."""
+    lease: Lease = getattr(_current, "lease", _ENDLESS)
+    return lease
+
+
+@contextmanager
+def held(lease: Lease) -> Iterator[None]:
+    """Make this the current lease of the thread."""
+    before = current_lease()
+    _current.lease = lease
+    try:
+        yield
+    finally:
+        _current.lease = before

@@ -1,0 +1,163 @@
+"""What a beat node knows of its jobs: from where on each is undecided, and what comes due next.
+
+The plan touches only what is due: a heap holds the next due time of each job. A job's cursor is
+the later of the store's floor and the moment its schedule counts from; the store moves the floor,
+the answers bring it here, and nobody else does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from .config import Policy
+from .protocol import Claimed, Offer, Registered, Registration
+from .slots import FireTimes, due, first_due, jitter
+
+#: The most slots of one job that are offered in one look.
+MOST_SLOTS = 1000
+
+
+@dataclass(slots=True)
+class PlannedJob:
+    """One job of this node; ``cursor`` is None until the store has told of it."""
+
+    name: str
+    times: FireTimes
+    policy: Policy
+    supervised: bool = False
+    cursor: int | None = None
+    first_seen: int | None = None
+    effective: int = 0
+    next_slot: int | None = None
+    due_at: int | None = None
+    not_before: int = 0
+
+
+@dataclass(slots=True)
+class Plan:
+    """All jobs of a node. Times are milliseconds, by the store's clock."""
+
+    node: str
+    claim_timeout: int
+    first_catch_up: int
+    jobs: dict[str, PlannedJob] = field(default_factory=dict)
+    _heap: list[tuple[int, str]] = field(default_factory=list)
+
+    def registrations(self) -> list[Registration]:
+        """Return what the node knows of its jobs, for the store."""
+        return [
+            Registration(
+                job=job.name, hash=job.times.key, cursor=job.cursor, first_seen=job.first_seen,
+                supervised=job.supervised,
+            )
+            for job in self.jobs.values()
+        ]  # fmt: skip
+
+    def learn(self, answers: Iterable[Registered]) -> None:
+        """Take over what the store knows; it is right, and a cursor ahead of it goes back."""
+        for answer in answers:
+            job = self.jobs[answer.job]
+            job.supervised = job.supervised or answer.supervised
+            job.first_seen, job.effective = answer.first_seen, answer.effective
+            self._move(job, self._cursor(job, answer.floor))
+
+    def _cursor(self, job: PlannedJob, floor: int | None) -> int:
+        if floor is not None:
+            return max(floor, job.effective)
+        if job.effective != job.first_seen:
+            return job.effective
+        # Nobody ever decided a slot of this job: its latest one counts, if it is young.
+        return first_due(
+            job.times, first_seen=job.effective, now=job.effective, delay=self._delay(job),
+            window=self.first_catch_up,
+        )  # fmt: skip
+
+    def _delay(self, job: PlannedJob) -> Delay:
+        return Delay(job, self.node)
+
+    def _move(self, job: PlannedJob, cursor: int) -> None:
+        job.cursor = cursor
+        job.next_slot = job.times.next(cursor)
+        job.due_at = None
+        if job.next_slot is not None:
+            job.due_at = max(job.next_slot + self._delay(job)(job.next_slot), job.not_before)
+            heapq.heappush(self._heap, (job.due_at, job.name))
+
+    def next_due(self) -> int | None:
+        """Return when the next slot of any job comes due."""
+        while self._heap:
+            due_at, name = self._heap[0]
+            job = self.jobs.get(name)
+            if job is not None and job.due_at == due_at:
+                return due_at
+            heapq.heappop(self._heap)
+        return None
+
+    def due(self, now: int) -> list[Offer]:
+        """Return the slots that came due by ``now`` and are not decided, by job.
+
+        A slot is late once it is older than the claim timeout. That holds for a node that has just
+        begun to look, too: else it could write off what a living node is just about to claim.
+        An offered job comes due again when its offer was decided, or given up.
+        """
+        offers = [self._offer(job, now, now - self.claim_timeout) for job in self._take_due(now)]
+        return sorted((offer for offer in offers if offer is not None), key=lambda offer: offer.job)
+
+    def _take_due(self, now: int) -> Iterator[PlannedJob]:
+        while (due_at := self.next_due()) is not None and due_at <= now:
+            job = self.jobs[heapq.heappop(self._heap)[1]]
+            job.due_at = None
+            yield job
+
+    def _offer(self, job: PlannedJob, now: int, since: int) -> Offer | None:
+        assert job.cursor is not None
+        # What came due before the job was first seen is late, however short that was ago.
+        found = due(
+            job.times, after=job.cursor, now=now, on_time_since=max(since, job.effective),
+            delay=self._delay(job), catch_up=job.policy.catch_up, window=job.policy.catch_up_window,
+            limit=MOST_SLOTS,
+        )  # fmt: skip
+        if not found.slots and found.leap is None:
+            self._move(job, job.cursor)
+            return None
+        return Offer(
+            job=job.name, slots=found.slots, late=found.late, leap=found.leap,
+            overlap=job.policy.overlap, claim_timeout=self.claim_timeout,
+        )  # fmt: skip
+
+    def decided(self, answer: Claimed, now: int) -> None:
+        """Move the job's cursor to where the store says that decisions end."""
+        job = self.jobs[answer.job]
+        job.not_before = now + max((claim.wait for claim in answer.claims), default=0)
+        cursor = max(answer.floor or 0, job.effective if answer.floor is not None else job.cursor or 0)
+        # A run may exist above the floor, where the store's clock went back: it is decided too.
+        for claim in answer.claims:
+            if claim.answer in ("won", "taken", "overlap"):
+                cursor = max(cursor, claim.key.slot)
+        self._move(job, cursor)
+
+    def offer_again(self, offers: Iterable[Offer]) -> None:
+        """Look afresh at jobs whose offer was given up unanswered."""
+        for offer in offers:
+            job = self.jobs[offer.job]
+            if job.due_at is None and job.cursor is not None:
+                self._move(job, job.cursor)
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """The jitter of one job on this node: at most half the gap to the job's next slot."""
+
+    job: PlannedJob
+    node: str
+
+    def __call__(self, slot: int) -> int:
+        """Return the milliseconds this node waits before it claims the slot."""
+        longest = self.job.policy.jitter
+        if not longest:
+            return 0
+        following = self.job.times.next(slot)
+        gap = None if following is None else following - slot
+        return jitter(self.job.name, slot, self.node, longest, gap)

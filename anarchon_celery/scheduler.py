@@ -1,0 +1,380 @@
+"""The beat of every node: due → claim → publish → mark; expired → redispatch.
+
+``celery beat -S anarchon_celery.Scheduler`` on as many nodes as there are; none of them leads. Of
+Celery's scheduler only the entries and the loop around :meth:`Scheduler.tick` are used: its own
+tick blocks for minutes while the broker is down, and its fire times depend on the last run.
+
+What Celery demands of a scheduler and is easy to miss: ``close()`` is called inside the signal
+handler, in the middle of a tick, and again afterwards, so the first call may only look away; an
+exception out of ``tick`` ends beat, so none comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from celery import beat
+
+from .config import Config, redacted
+from .dispatch import BrokerDown, NotSent, Publisher, in_one_line
+from .entries import Entry, planned, read_entry
+from .errors import AnarchonError, SettingError, StoreError
+from .events import (
+    BeatStarted,
+    BrokerBack,
+    BrokerLost,
+    HeldOff,
+    JobRefused,
+    Noted,
+    RunAbandoned,
+    RunDispatched,
+    RunNotPublished,
+    SlotSkipped,
+    StoreBack,
+    StoreLost,
+    TickFailed,
+    emit,
+    log_runs,
+)
+from .patience import Patience
+from .plan import Plan
+from .protocol import Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey, Sent
+from .stores import CHUNK, Store, new_nonce, open_store
+from .trust import HoldOff, trusted_until
+
+#: How often a node tells the store of its jobs again (ms): a job that no node has had for a day is given up.
+REGISTER_EVERY = 3_600_000
+
+#: How often a node clears old history away (ms).
+PRUNE_EVERY = 60_000
+
+#: The most ended runs kept of one job.
+HISTORY_PER_JOB = 1_000
+
+
+class Scheduler(beat.Scheduler):  # type: ignore[misc]
+    """A Celery beat scheduler that may run on every node.
+
+    Settings are Celery's ``anarchon_*`` settings; an impossible one stops the start with one line.
+    """
+
+    Entry = Entry
+    max_interval = 1
+    store: Store
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take what Celery's loop gives a scheduler."""
+        self.config = _config(kwargs.get("app") or args[0])
+        super().__init__(*args, **kwargs)
+
+    def setup_schedule(self) -> None:
+        """Read all entries, each on its own, and open the store; nothing is connected yet."""
+        config = self.config
+        log_runs(config.log_runs)
+        for warning in config.warnings:
+            emit(Noted(warning))
+        self.node = Node(id=new_nonce(), name=config.node)
+        self.store = open_store(config.store, prefix=config.prefix, options=config.store_options)
+        self.publisher = Publisher(self.app)
+        self.plan = Plan(
+            node=self.node.id, claim_timeout=config.claim_timeout, first_catch_up=config.first_catch_up
+        )
+        self.install_default_entries(self.data)
+        self.update_from_dict(self.app.conf.beat_schedule)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._ticking = False
+        self._started = False
+        self._registered_at: int | None = None
+        self._poll_at = self._prune_at = 0
+        self._wake_at: float | None = None
+        self._hold_off = HoldOff()
+        self._store_patience, self._broker_patience = Patience(), Patience()
+        self._questions: list[Question] = []  # not yet answered
+        self._claims: dict[RunKey, Run] = {}  # won and not yet published
+        self._marks: list[Sent] = []  # published and not yet recorded
+
+    def update_from_dict(self, entries: Any) -> None:
+        """Take entries; a wrong one is reported in one line and stays out."""
+        for name, fields in entries.items():
+            try:
+                entry = read_entry(self.app, name, fields)
+                self.plan.jobs[name] = planned(self.app, self.config, entry)
+            except AnarchonError as reason:
+                emit(JobRefused(str(reason)))
+            else:
+                self.schedule[name] = entry
+
+    @property
+    def info(self) -> str:
+        """The line of Celery's banner."""
+        return f"       . store -> {redacted(self.config.store)}"
+
+    # one tick -----------------------------------------------------------------------------------
+
+    def tick(self, *unused: Any, **ignored: Any) -> float:
+        """Publish what is due, take over what was left; return the seconds until the next look."""
+        self._ticking = True
+        try:
+            self._notice_stall()
+            self._register()
+            self._publish_due()
+            self._take_over()
+            self._prune()
+            self._store_answered()
+            return self._sleep_until_next()
+        except StoreError as reason:
+            return self._wait_for_store(reason)
+        except Exception as reason:  # beat must outlive whatever comes
+            emit(TickFailed(in_one_line(reason)))
+            return self._sleep(self.config.poll)
+        finally:
+            self._ticking = False
+
+    def _register(self) -> None:
+        """Tell the store of our jobs at the start, every hour, and when its clock went back."""
+        now = self.store.clock.now()
+        if self._registered_at is not None and now - self._registered_at < REGISTER_EVERY:
+            return
+        for some in _chunks(self.plan.registrations()):
+            self.plan.learn(self.store.register(self.node, some))
+        self._registered_at = self.store.clock.now()
+        self.store.clock.take_jumps()
+        if not self._started:
+            self._started = True
+            lease = f"{self.config.policy.lease / 1000:g} s"
+            emit(BeatStarted(self.node.name, self.store.shown, len(self.plan.jobs), lease))
+
+    def _publish_due(self) -> None:
+        """Claim what came due, in chunks, and publish what was won."""
+        self._record(())
+        offers = self.plan.due(self.store.clock.now())
+        self._questions += [Question(some, new_nonce()) for some in _offer_chunks(offers)]
+        while self._questions:
+            question = self._questions[0]
+            too_old = self._too_old(question)
+            claims = [] if too_old else self._ask(question)
+            self._questions.pop(0)  # answered: what is published from here on is not asked again
+            if too_old:
+                self.plan.offer_again(question.offers)
+            self._publish(claims, question.asked_at)
+
+    def _ask(self, question: Question) -> list[Claim]:
+        """Put the question, under the nonce it had before if its answer was lost."""
+        if not question.asked_at:
+            question.asked_at = self.store.clock.monotonic()
+        answers = self.store.claim(self.node.name, question.offers, nonce=question.nonce)
+        return [claim for answer in answers for claim in self._learn(answer)]
+
+    def _too_old(self, question: Question) -> bool:
+        """Whether a win could not be trusted any more."""
+        until = trusted_until(question.asked_at, self.config.claim_timeout)
+        return question.asked_at > 0 and self.store.clock.monotonic() >= until
+
+    def _learn(self, answer: Claimed) -> tuple[Claim, ...]:
+        """Move on to where the store says, and tell of what was lost."""
+        self.plan.decided(answer, self.store.clock.now())
+        if answer.missed is not None:
+            emit(SlotSkipped(answer.missed.key, "missed"))
+        for claim in answer.claims:
+            if claim.answer in ("taken", "overlap"):
+                emit(SlotSkipped(claim.key, claim.answer))
+            elif claim.answer == "unknown":
+                self._registered_at = None
+        return answer.claims
+
+    def _take_over(self) -> None:
+        """Dispatch again what is past its deadline, at most every poll or at the next deadline."""
+        now = self.store.clock.now()
+        if now < self._poll_at or self._broker_patience.lasts(self.store.clock.monotonic()):
+            return
+        after = None
+        while True:
+            page = self.store.expired(self.node, CHUNK, after=after)
+            self._notice_jump()
+            self._redispatch([run for run in page.runs if self._may_take(run, page.orphaned)])
+            if len(page.runs) < CHUNK:
+                break
+            after = (page.runs[-1].deadline or 0, page.runs[-1].key)
+        now = self.store.clock.now()
+        self._poll_at = min(now + self.config.poll, max(page.next_deadline or now + self.config.poll, now))
+
+    def _may_take(self, run: Run, orphaned: frozenset[str]) -> bool:
+        if run.job not in self.plan.jobs:
+            return run.job in orphaned
+        return not (run.state == "running" and self._hold_off.on(self.store.clock.monotonic()))
+
+    def _redispatch(self, runs: Sequence[Run]) -> None:
+        if not runs:
+            return
+        asked_at = self.store.clock.monotonic()
+        asked = [self._as_seen(run) for run in runs]
+        claims = self.store.redispatch(self.node.name, asked, nonce=new_nonce())
+        for claim in claims:
+            if claim.answer == "abandoned" and claim.run is not None:
+                emit(RunAbandoned(claim.key, claim.run.reason or ""))
+        self._publish(claims, asked_at)
+
+    def _as_seen(self, run: Run) -> Redispatch:
+        job = self.plan.jobs.get(run.job)
+        policy = job.policy if job is not None else self.config.policy
+        return Redispatch(
+            key=run.key, state=run.state, dispatch=run.dispatch, deadline=run.deadline or 0,
+            max_crashes=policy.max_crashes, claim_timeout=self.config.claim_timeout,
+        )  # fmt: skip
+
+    # publishing ---------------------------------------------------------------------------------
+
+    def _publish(self, claims: Iterable[Claim], asked_at: float) -> None:
+        """Send each run we won while we may still trust the claim; then record them in one call."""
+        trusted = trusted_until(asked_at, self.config.claim_timeout)
+        self._claims.update((claim.key, claim.run) for claim in claims if claim.won and claim.run is not None)
+        given_back: list[Release] = []
+        for key, run in list(self._claims.items()):
+            if self.store.clock.monotonic() >= trusted or not self._send(run):
+                given_back.append(Release(key=key, nonce=run.nonce, delay=self._back_off()))
+            self._claims.pop(key, None)
+        self._record(given_back)
+
+    def _record(self, given_back: Sequence[Release]) -> None:
+        """Record what was published, and give back what was not."""
+        if self._marks:
+            self.store.sent(self._marks)
+            self._marks = []
+        if given_back:
+            self.store.release(given_back)
+
+    def _send(self, run: Run) -> bool:
+        """Publish one run; false if its message is certainly not out."""
+        if self._broker_patience.lasts(self.store.clock.monotonic()):
+            return False
+        entry, policy = self.schedule[run.job], self.plan.jobs[run.job].policy
+        self._claims.pop(run.key)  # from here on the message may be out
+        try:
+            task_id = self.publisher.publish(entry, run, policy)
+        except BrokerDown as reason:
+            delay = self._broker_patience.begin(self.store.clock.monotonic())
+            emit(BrokerLost(str(reason), delay))
+            return False
+        except NotSent as reason:
+            emit(RunNotPublished(run.key, str(reason), certain=True))
+            return False
+        except Exception as reason:
+            emit(RunNotPublished(run.key, in_one_line(reason), certain=False))
+            return True
+        if self._broker_patience.end():
+            emit(BrokerBack())
+        self._marks.append(self._sent(run, task_id))
+        emit(RunDispatched(run.key, self.node.name, run.attempt + (run.retries is None), run.trigger))
+        return True
+
+    def _sent(self, run: Run, task_id: str) -> Sent:
+        job = self.plan.jobs[run.job]
+        return Sent(
+            key=run.key, dispatch=run.dispatch, task_id=task_id, supervised=job.supervised,
+            countdown=round(1000 * float(self.schedule[run.job].options.get("countdown") or 0)),
+            start_timeout=job.policy.start_timeout,
+        )  # fmt: skip
+
+    def _back_off(self) -> int:
+        """How long a run that was not published waits: not at all where the broker is what fails."""
+        return 0 if self._broker_patience.on else 10_000
+
+    # when things go wrong -----------------------------------------------------------------------
+
+    def _notice_stall(self) -> None:
+        if self._wake_at is None:
+            return
+        late = 1000 * (self.store.clock.monotonic() - self._wake_at)
+        if late > self.config.policy.lease / 3:
+            self._hold(f"stalled for {late / 1000:.1f} s", self.config.policy.heartbeat)
+
+    def _notice_jump(self) -> None:
+        forward, backward = self.store.clock.take_jumps()
+        if forward > self.config.policy.lease / 3:
+            self._hold(f"the store's clock jumped {forward / 1000:.1f} s forward", self.config.policy.lease)
+        if backward > 1000:
+            self._registered_at = None
+
+    def _hold(self, why: str, length: int) -> None:
+        if self._hold_off.begin(self.store.clock.monotonic(), length):
+            emit(HeldOff(why, length / 1000))
+
+    def _wait_for_store(self, reason: StoreError) -> float:
+        first = not self._store_patience.on
+        delay = self._store_patience.begin(self.store.clock.monotonic())
+        if first or self._store_patience.worth_saying:
+            emit(StoreLost(str(reason), delay))
+        return self._sleep(round(delay * 1000))
+
+    def _store_answered(self) -> None:
+        if self._store_patience.end():
+            emit(StoreBack())
+
+    def _prune(self) -> None:
+        now = self.store.clock.now()
+        if now >= self._prune_at:
+            self._prune_at = now + PRUNE_EVERY
+            self.store.prune(history=self.config.history, most=HISTORY_PER_JOB)
+
+    # sleeping and stopping ----------------------------------------------------------------------
+
+    def _sleep_until_next(self) -> float:
+        now = self.store.clock.now()
+        coming = [now + round(self.max_interval * 1000), max(self._poll_at, now)]
+        if (next_due := self.plan.next_due()) is not None:
+            coming.append(next_due)
+        return self._sleep(max(0, min(coming) - now))
+
+    def _sleep(self, ms: int) -> float:
+        self._wake_at = self.store.clock.monotonic() + ms / 1000
+        return ms / 1000
+
+    def close(self) -> None:
+        """Give back what was claimed and not published; called in the middle of a tick and again after it."""
+        if self._ticking or not hasattr(self, "publisher"):
+            return
+        given_back = [Release(key=key, nonce=run.nonce) for key, run in self._claims.items()]
+        self._claims.clear()
+        try:
+            if given_back or self._marks:
+                self._record(given_back)
+        except StoreError as reason:
+            emit(StoreLost(str(reason), 0))
+        self.publisher.close()
+        self.store.close()
+
+
+@dataclass(slots=True)
+class Question:
+    """A claim to be answered; asked again under the same nonce while a win could be trusted."""
+
+    offers: Sequence[Offer]
+    nonce: str
+    asked_at: float = 0.0
+
+
+def _config(app: Any) -> Config:
+    try:
+        return Config.of(app)
+    except SettingError as reason:
+        raise SystemExit(f"anarchon: {reason}") from reason
+
+
+def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))
+
+
+def _offer_chunks(offers: Sequence[Offer]) -> Iterable[list[Offer]]:
+    """Group offers so that a call holds about ``CHUNK`` slots; the slots of one job stay together."""
+    some: list[Offer] = []
+    for offer in offers:
+        if some and sum(len(each.slots) for each in some) + len(offer.slots) > CHUNK:
+            yield some
+            some = []
+        some.append(offer)
+    if some:
+        yield some

@@ -1,0 +1,471 @@
+"""Slots: which instants a job is due at, and which of them a node offers to the store.
+
+Everything here is a pure function of its arguments: no clock is read, no store asked. Instants are
+whole milliseconds since the epoch in UTC, durations whole milliseconds.
+
+Fire times are the same from whatever moment somebody starts to look, so that all nodes compute the
+same slots. Local times follow one rule, that of Vixie's cron:
+
+- A job at *fixed* local times runs once per local day: in the hour that autumn repeats at its first
+  occurrence; what spring leaves out runs at the first instant after the gap.
+- A job with a wildcard or a step in hour or minute runs at every *real* occurrence: twice in the
+  repeated hour, not at all in the hour that is left out.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+from .errors import ScheduleError
+
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+SHORTEST = 100                  # of intervals: below it, claiming costs more than the job can be worth
+COUNTED = 10_000                # leapt slots are counted up to here
+LAST = -1                       # the last day of a month, the last Friday of a month
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{3}(\d{3})?)?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_LONGEST_MONTHS = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_FIELDS = {                     # of Cron, with all that each can allow
+    "seconds": tuple(range(60)), "minutes": tuple(range(60)), "hours": tuple(range(24)),
+    "days_of_month": tuple(range(1, 32)), "months": tuple(range(1, 13)), "days_of_week": tuple(range(7)),
+}
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Slot:
+    """A job at one fire time; ``str(slot)`` is ``report @ 2026-10-10T12:00:30.000Z``."""
+
+    job: str
+    time: int
+
+    @property
+    def datetime(self) -> datetime:
+        """The fire time as an aware UTC datetime."""
+        return _EPOCH + timedelta(milliseconds=self.time)
+
+    def __str__(self) -> str:
+        return f"{self.job} @ {iso(self.time)}"
+
+
+def iso(ms: int) -> str:
+    """Return an instant as text: ``2026-10-10T12:00:30.000Z``."""
+    return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def from_iso(text: str) -> int:
+    """Return the instant that a text such as ``2026-10-10T12:00:30.000Z`` or ``…T14:00+02:00`` names.
+
+    Raises:
+        ValueError: it is not of this form, names no real date, or leaves its zone open.
+    """
+    try:
+        if not _ISO.fullmatch(text):
+            raise ValueError
+        return (datetime.fromisoformat(text.replace("Z", "+00:00")) - _EPOCH) // timedelta(milliseconds=1)
+    except ValueError:
+        right = "write it as 2026-10-10T12:00:30Z or 2026-10-10T14:00:30+02:00"
+        raise ValueError(f"{text!r} is no instant: {right}") from None
+
+
+class FireTimes(ABC):
+    """The instants a schedule fires at: strictly increasing, and the same whoever asks from wherever."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Schedule and zone as stable text, the same in every process; another key is another schedule."""
+
+    @abstractmethod
+    def next(self, after: int) -> int | None:
+        """Return the first fire time strictly after an instant, if there is one."""
+
+    @abstractmethod
+    def previous(self, until: int) -> int | None:
+        """Return the latest fire time at or before an instant, if there is one."""
+
+    def between(self, after: int, until: int) -> Iterator[int]:
+        """Yield the fire times in ``(after, until]``, oldest first."""
+        time = self.next(after)
+        while time is not None and time <= until:
+            yield time
+            time = self.next(time)
+
+    def count(self, after: int, until: int, most: int) -> int:
+        """Return how many fire times lie in ``(after, until]``, or ``most`` if there are more."""
+        return sum(1 for _ in islice(self.between(after, until), most))
+
+
+@dataclass(frozen=True, slots=True)
+class Interval(FireTimes):
+    """Every so many milliseconds, counted from the epoch; a week therefore begins on Thursday 00:00 UTC."""
+
+    every: int
+
+    def __post_init__(self) -> None:
+        if self.every < SHORTEST:
+            raise ScheduleError(f"an interval of {self.every} ms is too short: give {SHORTEST} ms or more")
+
+    @property
+    def key(self) -> str:
+        """The interval."""
+        return f"every {self.every} ms"
+
+    def next(self, after: int) -> int:
+        """Return the first multiple of the interval after an instant."""
+        return (after // self.every + 1) * self.every
+
+    def previous(self, until: int) -> int:
+        """Return the last multiple of the interval up to an instant."""
+        return until // self.every * self.every
+
+    def count(self, after: int, until: int, most: int) -> int:
+        """Count by division."""
+        return max(0, min(until // self.every - after // self.every, most))
+
+
+@dataclass(frozen=True, slots=True)
+class Once(FireTimes):
+    """One instant."""
+
+    time: int
+
+    @property
+    def key(self) -> str:
+        """The instant."""
+        return f"once {iso(self.time)}"
+
+    def next(self, after: int) -> int | None:
+        """Return the instant, if it is still to come."""
+        return self.time if self.time > after else None
+
+    def previous(self, until: int) -> int | None:
+        """Return the instant, if it has come."""
+        return self.time if self.time <= until else None
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A time zone by its name; only ever asked for the offset at a UTC instant, which every tzinfo knows."""
+
+    name: str
+    tzinfo: tzinfo = field(compare=False, repr=False)
+
+    def offset(self, instant: int) -> int:
+        """Return local time minus UTC at a UTC instant."""
+        offset = (_EPOCH + timedelta(milliseconds=instant)).astimezone(self.tzinfo).utcoffset()
+        return (offset or timedelta()) // timedelta(milliseconds=1)
+
+
+class _Piece(NamedTuple):
+    """Part of one local day, as times of day ``[first, end)``: real, or left out by a change of the clock."""
+
+    first: int
+    end: int
+    midnight: int               # the UTC instant that 00:00 has, or would have, by this piece's offset
+    gap: bool                   # left out: whatever was due in it fires at its end's instant
+    instant: int                # that instant
+
+
+def _segments(zone: Zone, day: int) -> Iterator[tuple[int, int, int]]:
+    """Yield ``(from, to, offset)`` in UTC for all the time in which somewhere it could be this local day."""
+    marks = [day * DAY + hours * HOUR for hours in range(-16, 41, 8)]
+    edges = [marks[0]]
+    for low, high in pairwise(marks):
+        before = zone.offset(low)
+        if zone.offset(high) != before:
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if zone.offset(middle) == before else (low, middle)
+            edges.append(high)
+    for start, end in pairwise([*edges, marks[-1]]):
+        yield start, end, zone.offset(start)
+
+
+@lru_cache(maxsize=8192)
+def _pieces(zone: Zone, day: int, every_occurrence: bool) -> tuple[_Piece, ...]:
+    """Return the pieces of one local day; one that spans it all on most days."""
+    pieces: list[_Piece] = []
+    covered, change = 0, 0      # the times of day we have had, and the instant at which they ended
+    for start, end, offset in _segments(zone, day):
+        midnight = day * DAY - offset
+        first, last = max(start - midnight, 0), min(end - midnight, DAY)
+        if first >= last:
+            continue
+        if not every_occurrence:
+            if first > covered:
+                pieces.append(_Piece(covered, first, midnight, True, start))
+            first = max(first, covered)
+        if first < last:
+            pieces.append(_Piece(first, last, midnight, False, 0))
+        covered, change = max(covered, last), end
+    if pieces and covered < DAY and not every_occurrence:
+        pieces.append(_Piece(covered, DAY, pieces[-1].midnight, True, change))
+    return tuple(pieces)
+
+
+@lru_cache(maxsize=1024)
+def _times_of_hour(minutes: tuple[int, ...], seconds: tuple[int, ...]) -> tuple[int, ...]:
+    """Return minutes and seconds as milliseconds into an hour; jobs share them."""
+    return tuple(minute * MINUTE + second * SECOND for minute in minutes for second in seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cron(FireTimes):
+    """Local times of local days. Each field is the sorted tuple of the values it allows.
+
+    Args:
+        days_of_month: 1 to 31, and :data:`LAST` for the last day.
+        days_of_week: 0 (Sunday) to 6.
+        nth_days_of_week: pairs of day of week and 1 to 5, or :data:`LAST`: the third Monday, the last Friday.
+        either_day: a day needs to match day of month *or* day of week (POSIX, both restricted); else both.
+        every_occurrence: a wildcard or step in hour or minute, see the module's docstring; else once a day.
+
+    Raises:
+        ScheduleError: it can never fire; the message names the field.
+    """
+
+    zone: Zone
+    seconds: tuple[int, ...] = (0,)
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days_of_month: tuple[int, ...] = tuple(range(1, 32))
+    months: tuple[int, ...] = tuple(range(1, 13))
+    days_of_week: tuple[int, ...] = tuple(range(7))
+    nth_days_of_week: tuple[tuple[int, int], ...] = ()
+    either_day: bool = False
+    every_occurrence: bool = False
+    _of_hour: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in _FIELDS:
+            if not getattr(self, name) and not (name == "days_of_week" and self.nth_days_of_week):
+                raise ScheduleError(f"{name} allows no value, so it never fires")
+        longest = max(_LONGEST_MONTHS[month] for month in self.months)
+        if not self.either_day and min(self.days_of_month) > longest:
+            raise ScheduleError(f"day of month {min(self.days_of_month)} does not exist in the months given")
+        object.__setattr__(self, "_of_hour", _times_of_hour(self.minutes, self.seconds))
+
+    @property
+    def key(self) -> str:
+        """All fields, what they mean together, and the zone."""
+        fields = ["*" if (allowed := getattr(self, name)) == whole else ",".join(map(str, allowed))
+                  for name, whole in _FIELDS.items()]
+        nth = ",".join(f"{day}#{nth}" for day, nth in self.nth_days_of_week)
+        meaning = f"{'or' if self.either_day else 'and'} {'every' if self.every_occurrence else 'once'}"
+        return f"cron {' '.join([*fields, nth or '-'])} {meaning} {self.zone.name}"
+
+    def next(self, after: int) -> int | None:
+        """Return the first fire time after an instant; ``None`` only at the end of the calendar."""
+        return self._nearest(after, 1)
+
+    def previous(self, until: int) -> int | None:
+        """Return the latest fire time up to an instant."""
+        return self._nearest(until, -1)
+
+    def count(self, after: int, until: int, most: int) -> int:
+        """Count by days where the clock does not change."""
+        total = 0
+        while total < most and (time := self.next(after)) is not None and time <= until:
+            total, after = total + 1, time
+            pieces = _pieces(self.zone, (time + self.zone.offset(time)) // DAY, self.every_occurrence)
+            if len(pieces) == 1:                # a day like most: the rest of it by arithmetic
+                midnight = pieces[0].midnight
+                after = max(time, min(until, midnight + DAY - 1))
+                total += self._rank(after + 1 - midnight) - self._rank(time + 1 - midnight)
+        return min(total, most)
+
+    def _nearest(self, instant: int, step: int) -> int | None:
+        """Return the nearest fire time after (step 1), or at or before (step -1) an instant."""
+        find, choose = (self._first_of, min) if step > 0 else (self._last_of, max)
+        best = None
+        # A clock set back over midnight mixes two days: begin a day early, and look one day further.
+        for day in self._days((instant + self.zone.offset(instant)) // DAY - step, step):
+            pieces = _pieces(self.zone, day, self.every_occurrence)
+            found = [time for piece in pieces if (time := find(piece, instant)) is not None]
+            if best is not None:
+                return choose([best, *found])
+            best = choose(found, default=None)
+        return best
+
+    def _first_of(self, piece: _Piece, after: int) -> int | None:
+        rank, end = self._rank(piece.first), self._rank(piece.end)
+        if piece.gap:
+            return piece.instant if rank < end and piece.instant > after else None
+        rank = max(rank, self._rank(after + 1 - piece.midnight))
+        return piece.midnight + self._time_of_day(rank) if rank < end else None
+
+    def _last_of(self, piece: _Piece, until: int) -> int | None:
+        rank, end = self._rank(piece.first), self._rank(piece.end)
+        if piece.gap:
+            return piece.instant if rank < end and piece.instant <= until else None
+        end = min(end, self._rank(until + 1 - piece.midnight))
+        return piece.midnight + self._time_of_day(end - 1) if rank < end else None
+
+    def _rank(self, time: int) -> int:
+        """Return how many scheduled times of day lie before this one."""
+        hour, rest = divmod(min(max(time, 0), DAY), HOUR)
+        full = bisect_left(self.hours, hour)
+        in_hour = full < len(self.hours) and self.hours[full] == hour
+        return full * len(self._of_hour) + (bisect_left(self._of_hour, rest) if in_hour else 0)
+
+    def _time_of_day(self, rank: int) -> int:
+        hour, rest = divmod(rank, len(self._of_hour))
+        return self.hours[hour] * HOUR + self._of_hour[rest]
+
+    def _days(self, day: int, step: int) -> Iterator[int]:
+        """Yield the days that match from one day on, forwards or backwards, as days since the epoch."""
+        first = date.fromordinal(day + _EPOCH_DAY)
+        year, month = first.year, first.month
+        for _ in range(41 * 12):                # the longest wait: 40 years for one weekday of 29 February
+            if month in self.months:
+                start = date(year, month, 1).toordinal() - _EPOCH_DAY - 1
+                days = _days_of_month(
+                    year, month, self.days_of_month, self.days_of_week, self.nth_days_of_week, self.either_day
+                )
+                for found in days[::step]:
+                    if (start + found - day) * step >= 0:
+                        yield start + found
+            year, month = year + (month + step - 1) // 12, (month + step - 1) % 12 + 1
+            if not 1 < year < 9999:
+                return
+
+
+@lru_cache(maxsize=8192)
+def _days_of_month(
+    year: int,
+    month: int,
+    days_of_month: tuple[int, ...],
+    days_of_week: tuple[int, ...],
+    nth: tuple[tuple[int, int], ...],
+    either: bool,
+) -> tuple[int, ...]:
+    """Return the days of one month that match; jobs share them."""
+    first, length = calendar.monthrange(year, month)
+
+    def by_month(day: int) -> bool:
+        return day in days_of_month or (day == length and LAST in days_of_month)
+
+    def by_week(day: int) -> bool:
+        weekday = (first + day) % 7
+        last = day + 7 > length and (weekday, LAST) in nth
+        return last or weekday in days_of_week or (weekday, (day + 6) // 7) in nth
+
+    join = any if either else all
+    return tuple(day for day in range(1, length + 1) if join((by_month(day), by_week(day))))
+
+
+def jitter(job: str, slot: int, node: str, longest: int, gap: int | None) -> int:
+    """Return how long a node waits before it claims a slot, evenly spread and the same each time.
+
+    Args:
+        job: the job's name.
+        slot: its fire time.
+        node: the node, by what identifies it.
+        longest: the longest delay, in milliseconds.
+        gap: the time to the job's next slot, if there is one; half of it is the most, so that order is kept.
+    """
+    most = longest if gap is None else min(longest, gap // 2)
+    digest = blake2b(f"{job}\0{slot}\0{node}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") * (most + 1) >> 64
+
+
+@dataclass(frozen=True, slots=True)
+class Leap:
+    """Undecided slots that are passed over; ``count`` stops at :data:`COUNTED`."""
+
+    first: int
+    last: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a node offers: slots oldest first, the first ``late`` of them late; ``leap`` lies before them."""
+
+    slots: tuple[int, ...] = ()
+    late: int = 0
+    leap: Leap | None = None
+
+
+def due(
+    times: FireTimes,
+    *,
+    after: int,
+    now: int,
+    on_time_since: int,
+    delay: Callable[[int], int],
+    catch_up: str,
+    window: int | None,
+    limit: int = 1000,
+) -> Due:
+    """Decide which of a job's slots to offer to the store.
+
+    Args:
+        times: the job's fire times.
+        after: the cursor: what lies up to here is decided.
+        now: the store's time.
+        on_time_since: a slot that came due after this instant is on time, an older one is late.
+        delay: the jitter of a slot, at most half the gap to the next; a slot comes due at its time + delay.
+        catch_up: which late slots to offer: ``'latest'``, ``'all'`` or ``'none'``.
+        window: a late slot older than this is not offered; ``None``: however old.
+        limit: the most slots to offer at one look; the rest is offered at the next.
+    """
+    last = _last_due(times, now, delay)
+    if last is None or last <= after:
+        return Due()
+    last_late = _last_due(times, min(on_time_since, now), delay)
+    last_late = after if last_late is None else max(after, last_late)
+    late = _late(times, after, last_late, now, catch_up, window, limit)
+    leap = _leap(times, after, late[0] - 1 if late else last_late)
+    on_time = islice(times.between(last_late, last), limit - len(late))
+    return Due((*late, *on_time), len(late), leap)
+
+
+def first_cursor(times: FireTimes, *, first_seen: int, window: int) -> int:
+    """Return the cursor from which :func:`due` begins for a job of which no slot was ever decided.
+
+    Of its slots up to ``first_seen`` only the latest counts, and only if it is younger than ``window``.
+    How old a slot is counts from its own time, whatever its delay: all nodes must agree on it.
+    """
+    latest = times.previous(first_seen)
+    return latest - 1 if latest is not None and first_seen - latest < window else first_seen
+
+
+def _last_due(times: FireTimes, instant: int, delay: Callable[[int], int]) -> int | None:
+    """Return the last slot that had come due by an instant; as order is kept, all before it had too."""
+    slot = times.previous(instant)
+    while slot is not None and slot + delay(slot) > instant:
+        slot = times.previous(slot - 1)
+    return slot
+
+
+def _late(
+    times: FireTimes, after: int, last: int, now: int, catch_up: str, window: int | None, limit: int
+) -> tuple[int, ...]:
+    """Return the late slots that catch-up offers, of those in ``(after, last]``."""
+    after = after if window is None else max(after, now - window - 1)
+    if last <= after or catch_up == "none":
+        return ()
+    return (last,) if catch_up == "latest" else tuple(islice(times.between(after, last), limit))
+
+
+def _leap(times: FireTimes, after: int, until: int) -> Leap | None:
+    """Return the slots in ``(after, until]`` as one leap, if there are any."""
+    first, last = times.next(after), times.previous(until)
+    if first is None or last is None or first > until:
+        return None
+    return Leap(first, last, times.count(after, until, COUNTED))

@@ -1,0 +1,165 @@
+"""What kinds of database differ in, said once for each: the rest of the SQL store asks no names.
+
+A kind is one :class:`Dialect`. SQLite's is below, with what it takes to let many processes work on
+one file:
+
+- A transaction that writes begins with ``BEGIN IMMEDIATE``: it waits for its turn before it reads,
+  where a deferred one would find "database is locked" when it first writes.
+- The journal is a write-ahead log, so that reading waits for nobody.
+- ``synchronous`` is ``FULL``: what was answered survives a power loss, not only a crash.
+- A call waits 3 seconds for its turn (``connect_args={"timeout": …}``), well below the claim timeout.
+- A file that was moved or removed is let go of: else some nodes would go on with what others no
+  longer see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, Text, bindparam, cast, event, func, select, tuple_
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
+from sqlalchemy.pool import QueuePool
+
+#: How long a call waits for its turn, in seconds.
+PATIENCE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One kind of database."""
+
+    #: The database's time in milliseconds, read when the statement runs, as SQL.
+    now: str
+    #: How texts are compared: as Python compares them.
+    collation: str | None = None
+    #: Whether the deadline stands in the index of live runs: not where that makes heartbeats dear.
+    deadlines_indexed: bool
+    #: Execution options of a transaction that only reads, and of one that writes.
+    reading: Mapping[str, Any]
+    writing: Mapping[str, Any]
+    #: The condition that columns are among the rows given as one parameter; and that parameter.
+    among: Callable[[Sequence[ColumnElement[Any]], str], ColumnElement[bool]]
+    listed: Callable[[Sequence[Sequence[Any]]], Any]
+    #: The URL and the options of the engine, made from what was configured.
+    engine: Callable[[URL, Mapping[str, Any]], tuple[URL, dict[str, Any]]]
+    #: Listen to the engine, before it is used.
+    attend: Callable[[Engine], None]
+    #: Words in errors: of tables that are not there, and of what waiting does not mend.
+    missing: tuple[str, ...]
+    hopeless: tuple[str, ...]
+
+    def says_missing(self, error: DBAPIError) -> bool:
+        """Whether the error is that the tables were not made yet."""
+        return any(words in str(error.orig) for words in self.missing)
+
+    def says_hopeless(self, error: DBAPIError) -> bool:
+        """Whether somebody has to change something before the database can be used."""
+        if not isinstance(error, (OperationalError, InterfaceError)):
+            return True
+        return any(words in str(error.orig) for words in self.hopeless)
+
+
+# SQLite -----------------------------------------------------------------------------------------
+
+
+def _among_json(columns: Sequence[ColumnElement[Any]], parameter: str) -> ColumnElement[bool]:
+    """Rows as one JSON text: one statement for any number of them. The casts let the key's index be used."""
+    each = func.json_each(bindparam(parameter, type_=Text)).table_valued("value")
+    rows = select(
+        *(
+            cast(func.json_extract(each.c.value, f"$[{place}]"), column.type)
+            for place, column in enumerate(columns)
+        )
+    )
+    return columns[0].in_(rows) if len(columns) == 1 else tuple_(*columns).in_(rows)
+
+
+def _sqlite_engine(url: URL, given: Mapping[str, Any]) -> tuple[URL, dict[str, Any]]:
+    connect = {"check_same_thread": False, **given.get("connect_args", {})}
+    if "timeout" not in url.query:
+        connect.setdefault("timeout", PATIENCE)
+    options = {**given, "connect_args": connect}
+    if _is_in_memory(url):
+        # The one connection is the database; threads take turns.
+        pool = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0, "pool_timeout": PATIENCE}
+        return url, {**pool, **options}
+    if "poolclass" not in given:
+        options = {"poolclass": QueuePool, "max_overflow": -1, **options}
+    if url.database and not url.database.startswith("file:"):
+        # Where it is shall not depend on where a process later stands.
+        url = url.set(database=os.path.abspath(url.database))
+    return url, options
+
+
+def _is_in_memory(url: URL) -> bool:
+    database = url.database or ""
+    return database in ("", ":memory:") or ":memory:" in database or url.query.get("mode") == "memory"
+
+
+def _attend_sqlite(engine: Engine) -> None:
+    event.listen(engine, "connect", _configure)
+    event.listen(engine, "checkout", _let_go_of_a_moved_file)
+    event.listen(engine, "begin", _begin)
+
+
+def _configure(connection: sqlite3.Connection, record: Any) -> None:
+    connection.isolation_level = None  # transactions begin where _begin says, and nowhere else
+    connection.execute("PRAGMA synchronous = FULL").close()
+    _use_write_ahead_log(connection)
+    path = connection.execute("PRAGMA database_list").fetchall()[0][2]
+    record.info["file"] = (path, _identity(path)) if path else None
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Change the journal's mode, which is kept in the file; SQLite itself does not wait for a turn at that."""
+    (patience,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    until = time.monotonic() + patience / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+        time.sleep(0.005)
+
+
+def _let_go_of_a_moved_file(_connection: Any, record: Any, _proxy: Any) -> None:
+    if (file := record.info.get("file")) and _identity(file[0]) != file[1]:
+        raise DisconnectionError(f"{file[0]} is another file now")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
+
+
+SQLITE = Dialect(
+    now="CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
+    deadlines_indexed=True,
+    reading={"sqlite_begin": "BEGIN"},
+    writing={"sqlite_begin": "BEGIN IMMEDIATE"},
+    among=_among_json,
+    listed=json.dumps,
+    engine=_sqlite_engine,
+    attend=_attend_sqlite,
+    missing=("no such table",),
+    hopeless=("not a database", "malformed", "readonly", "no such column", "no column named"),
+)
+
+#: By SQLAlchemy's name of the back end.
+DIALECTS: Mapping[str, Dialect] = {"sqlite": SQLITE}

@@ -1,0 +1,73 @@
+-- expired: a page of runs past their deadline, ordered by (deadline, key); and note that the node lives.
+-- Asked: node {id, name, kind}, limit, after? {score: deadline, job, slot, kind}
+-- Answers: {runs, next_deadline?, orphaned: the jobs among them that no node has had for a day}
+-- Keys: meta, nodes, jobs, job:<job>, deadlines, run:<kind>:<slot>:<job> and the other indexes of runs
+local ORPHANED_AFTER = 86400000
+
+-- The store's clock went back: cut deadlines and floors that lie further ahead than any could be set.
+local function rewind()
+  for _, name in ipairs(redis.call('SMEMBERS', JOBS)) do
+    local job = find_job(name)
+    if job and job.floor and job.floor > now then put_job(job, {floor = now}) end
+  end
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', DEADLINES, '(' .. text(now), '+inf')) do
+    local run = find_run(named(member))
+    if run and ACTIVE[run.state] and run.span and run.deadline > now + run.span then
+      put_run(run, lasting(run.span, {}))
+    end
+  end
+end
+
+-- The record of a run was removed, but not by a script: the indexes forget it too.
+local function forget(member)
+  for _, name in ipairs({DEADLINES, RUNS, key('active', named(member).job)}) do redis.call('ZREM', name, member) end
+end
+
+-- Return the run, if its record says what the index of deadlines says; else mend the index.
+local function past_deadline(member, deadline)
+  local run, is_unreadable = find_run(named(member))
+  if is_unreadable then return nil end
+  if not run then return forget(member) end
+  if run.deadline == deadline and ACTIVE[run.state] then return run end
+  index(run, 'claimed')
+end
+
+local function page()
+  local runs, last = {}, asked.after
+  while #runs < asked.limit do
+    local place = place_after(DEADLINES, last)
+    local found = redis.call('ZRANGE', DEADLINES, place, place + asked.limit - #runs - 1, 'WITHSCORES')
+    if #found == 0 then return runs end
+    for at = 1, #found, 2 do
+      local deadline = tonumber(found[at + 1])
+      if deadline > now then return runs end
+      runs[#runs + 1] = past_deadline(found[at], deadline)
+      last = named(found[at])
+      last.score = deadline
+    end
+  end
+  return runs
+end
+
+local function orphaned(runs)
+  local orphans, looked_at = {}, {}
+  for _, run in ipairs(runs) do
+    if not looked_at[run.job] then
+      looked_at[run.job] = true
+      local job = find_job(run.job)
+      if not job or job.seen < now - ORPHANED_AFTER then orphans[#orphans + 1] = run.job end
+    end
+  end
+  return orphans
+end
+
+local latest = redis.call('HGET', META, 'latest')
+if latest and now < (whole(latest) or 0) - 1000 then rewind() end
+redis.call('HSET', META, 'latest', text(now))
+see(asked.node)
+
+local runs = page()
+local orphans = orphaned(runs)
+for _, run in ipairs(runs) do shown(run) end
+local next_deadline = redis.call('ZRANGEBYSCORE', DEADLINES, '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+return answered({runs = runs, next_deadline = next_deadline and tonumber(next_deadline), orphaned = orphans})

@@ -1,0 +1,231 @@
+-- What every script begins with.
+--
+-- KEYS[1]  the prefix. Its hash tag puts all keys of a store on one node of a cluster; the scripts
+--          derive all other keys from it, and redis.py describes them.
+-- ARGV[1]  JSON: what the verb asks; `now`, where a test sets the time; `identity`, a candidate.
+-- Answers  JSON: `now`, `identity`, `answer`, and `unreadable`: keys whose records were passed over;
+--          or `version` alone, where the store is of a version this script does not know.
+--
+-- A record is a table: whole numbers as numbers, all else as text, and no field for None. A field
+-- that the hash lacks has the default of protocol.Run. Numbers are written by `text` alone, because
+-- tostring and cjson stop at 14 digits and a fence has 16. Texts are never compared by `<`, which
+-- follows the server's locale.
+local VERSION = 1
+local prefix, asked = KEYS[1], cjson.decode(ARGV[1])
+local unreadable = {}
+
+local function key(...) return prefix .. ':' .. table.concat({...}, ':') end
+local function text(number) return string.format('%.0f', number) end
+local function whole(text) return string.match(text, '^%-?%d+$') and tonumber(text) end
+
+local function names(...)
+  local set = {}
+  for _, name in ipairs({...}) do set[name] = true end
+  return set
+end
+
+local ACTIVE = names('claimed', 'queued', 'running', 'released')
+local ENDED = names('succeeded', 'failed', 'published', 'skipped', 'missed', 'cancelled', 'abandoned')
+local NUMBERS = names(
+  'slot', 'dispatch', 'unstarted', 'attempt', 'crashes', 'fence', 'deadline', 'span', 'lease', 'not_before',
+  'retries', 'claimed_at', 'queued_at', 'started_at', 'finished_at', 'until', 'count')
+local DEFAULTS = {trigger = 'scheduled', dispatch = 1, unstarted = 0, attempt = 0, crashes = 0, fence = 0}
+
+-- The time, and which store this is -------------------------------------------------------------
+
+local now = asked.now
+if not now then
+  local read = redis.call('TIME')
+  now = read[1] * 1000 + math.floor(read[2] / 1000)
+end
+
+local META, NODES, JOBS = key('meta'), key('nodes'), key('jobs')
+local RUNS, DEADLINES, FINISHED = key('runs'), key('deadlines'), key('finished')
+
+local version, identity, created = unpack(redis.call('HMGET', META, 'version', 'identity', 'created'))
+if version and (whole(version) or VERSION + 1) > VERSION then return cjson.encode({version = version}) end
+created = created and whole(created)
+if not (version and identity and created) then
+  identity, created = identity or asked.identity, now
+  redis.call('HSET', META, 'version', VERSION, 'identity', identity, 'created', text(created))
+end
+
+local function answered(value)
+  return cjson.encode({now = now, identity = identity, answer = value, unreadable = unreadable})
+end
+
+local function see(node)
+  redis.call('HSET', NODES, node.id, cjson.encode({name = node.name, kind = node.kind, seen = now}))
+end
+
+-- Records ---------------------------------------------------------------------------------------
+
+-- Write the changed fields of a record; a field that is false goes.
+local function write(name, changes)
+  local set, gone = {}, {}
+  for field, value in pairs(changes) do
+    if value == false then
+      gone[#gone + 1] = field
+    else
+      set[#set + 1] = field
+      set[#set + 1] = type(value) == 'number' and text(value) or value
+    end
+  end
+  if #set > 0 then redis.call('HSET', name, unpack(set)) end
+  if #gone > 0 then redis.call('HDEL', name, unpack(gone)) end
+end
+
+local function pass_over(name)
+  unreadable[#unreadable + 1] = name
+  return nil, true
+end
+
+-- Return a job: nil if there is none, or (nil, true) if somebody made it unreadable.
+local function find_job(job)
+  local name = key('job', job)
+  local found = redis.pcall('HMGET', name, 'first_seen', 'seen', 'floor', 'fence', 'supervised', 'hashes')
+  if found.err then return pass_over(name) end
+  if not found[1] then return nil end
+  local record = {name = job, fence = 0, supervised = found[5] == '1', hashes = found[6] or nil}
+  for place, field in ipairs({'first_seen', 'seen', 'floor', 'fence'}) do
+    if found[place] then
+      record[field] = whole(found[place])
+      if not record[field] then return pass_over(name) end
+    end
+  end
+  record.seen = record.seen or record.first_seen
+  return record
+end
+
+local function put_job(job, changes)
+  for field, value in pairs(changes) do job[field] = value end
+  write(key('job', job.name), changes)
+end
+
+-- Return the schedule hashes of a job as [[hash, first seen], …]; none if they cannot be read.
+local function hashes_of(job)
+  local read, hashes = pcall(cjson.decode, job.hashes or '[]')
+  return read and type(hashes) == 'table' and hashes or {}
+end
+
+-- `run` may be anything that names one: {job, slot, kind}.
+local function name_of(run) return key('run', run.kind, text(run.slot), run.job) end
+
+-- What stands for the run in the indexes: its order in bytes is that of the keys.
+local function member_of(run) return string.format('%s\0%015.0f\0%s', run.job, run.slot, run.kind) end
+
+local function named(member)
+  local job, slot, kind = string.match(member, '^(.*)%z(%d+)%z([^%z]*)$')
+  return {job = job, slot = tonumber(slot), kind = kind}
+end
+
+-- Return the run of that name: nil if there is none, or (nil, true) if somebody made it unreadable.
+local function find_run(named)
+  local name = name_of(named)
+  local fields = redis.pcall('HGETALL', name)
+  if fields.err then return pass_over(name) end
+  if #fields == 0 then return nil end
+  local run = {}
+  for at = 1, #fields, 2 do
+    local field, value = fields[at], fields[at + 1]
+    if NUMBERS[field] then
+      value = whole(value)
+      if not value then return pass_over(name) end
+    end
+    run[field] = value
+  end
+  local is_it = run.job == named.job and run.slot == named.slot and run.kind == named.kind
+  if not (is_it and (ENDED[run.state] or ACTIVE[run.state] and run.deadline)) then return pass_over(name) end
+  for field, value in pairs(DEFAULTS) do
+    if run[field] == nil then run[field] = value end
+  end
+  return run
+end
+
+-- Move the run between the indexes; `was` is the state they know, nil if they know nothing of it.
+local function index(run, was)
+  local member = member_of(run)
+  if ACTIVE[run.state] then
+    redis.call('ZADD', DEADLINES, text(run.deadline), member)
+    if ACTIVE[was] then return end
+    redis.call('ZADD', key('active', run.job), text(-run.slot), member)
+    if was then
+      redis.call('ZREM', FINISHED, member)
+      redis.call('ZREM', key('ended', run.job), member)
+    end
+  else
+    redis.call('ZADD', FINISHED, text(run.finished_at or 0), member)
+    if ENDED[was] then return end
+    redis.call('ZADD', key('ended', run.job), text(-run.slot), member)
+    if was then
+      redis.call('ZREM', DEADLINES, member)
+      redis.call('ZREM', key('active', run.job), member)
+    end
+  end
+end
+
+-- Change a run, or record a new one with these changes; return it.
+local function put_run(run, changes, is_new)
+  local was = not is_new and run.state or nil
+  for field, value in pairs(changes) do run[field] = value or nil end
+  write(name_of(run), is_new and run or changes)
+  if is_new then redis.call('ZADD', RUNS, text(-run.slot), member_of(run)) end
+  index(run, was)
+  return run
+end
+
+-- Add to the changes of a run that its deadline is `span` milliseconds ahead.
+local function lasting(span, changes)
+  changes.deadline, changes.span = now + span, span
+  return changes
+end
+
+-- Every end goes through here.
+local function end_run(run, changes, is_new)
+  changes.deadline, changes.span, changes.not_before = false, false, false
+  changes.finished_at, changes.reason = now, changes.reason or false
+  return put_run(run, changes, is_new)
+end
+
+-- Return the run as it travels.
+local function shown(run)
+  if run and run.fence then run.fence = text(run.fence) end
+  return run
+end
+
+local function held(named, token)
+  local run = find_run(named)
+  return run and run.state == 'running' and run.token == token and run or nil
+end
+
+-- Whether this very call was carried out before and only its answer was lost.
+local function already(named, token, state)
+  local run = find_run(named)
+  return run ~= nil and run.state == state and run.token == token
+end
+
+-- Paging ----------------------------------------------------------------------------------------
+
+local function precedes(one, other)
+  for at = 1, math.min(#one, #other) do
+    local here, there = string.byte(one, at), string.byte(other, at)
+    if here ~= there then return here < there end
+  end
+  return #one < #other
+end
+
+-- Return the place in an index of the first that comes after `last`: a score and a run's name.
+local function place_after(name, last)
+  if not last then return 0 end
+  local member, score = member_of(last), text(last.score)
+  local low, high = redis.call('ZCOUNT', name, '-inf', '(' .. score), redis.call('ZCOUNT', name, '-inf', score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if precedes(member, redis.call('ZRANGE', name, middle, middle)[1]) then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  return low
+end

@@ -1,0 +1,51 @@
+-- register: remember jobs and schedule hashes; answer what is known of each.
+-- Asked: node {id, name, kind}; jobs [{job, hash, cursor?, first_seen?, supervised}]
+-- Answers: [{floor?, first_seen, effective, supervised}]
+-- Keys: nodes, jobs, job:<job>
+local REMEMBERED_HASHES = 8
+
+-- A job no node has registered here: new, or learnt back from the memory of a node.
+local function learnt(started, one)
+  local first_seen = one.first_seen and math.min(one.first_seen, now) or now
+  local floor = one.cursor and math.min(one.cursor, now)
+  if not started then return {first_seen = first_seen, seen = now, floor = floor or false, fence = 0} end
+  -- In a wiped store a message left over from before may have started it already.
+  if floor and started.floor then floor = math.max(floor, started.floor) end
+  return {first_seen = math.min(started.first_seen, first_seen), floor = floor or started.floor or false}
+end
+
+-- Return from when on a schedule hash counts, and whether it is new; remember it if so.
+local function effective_since(hashes, hash, first_seen)
+  for _, known in ipairs(hashes) do
+    if known[1] == hash then return known[2], false end
+  end
+  -- The first hash of a job counts from the job's own beginning, a later one from now on.
+  local since = #hashes > 0 and now or first_seen
+  hashes[#hashes + 1] = {hash, since}
+  if #hashes > REMEMBERED_HASHES then table.remove(hashes, 1) end
+  return since, true
+end
+
+local function register(one)
+  local found = find_job(one.job)
+  local hashes = found and hashes_of(found) or {}
+  local job, changes = found or {name = one.job}, {}
+  if #hashes == 0 then
+    changes = learnt(found, one)
+    redis.call('SADD', JOBS, one.job)
+  end
+  local effective, is_new = effective_since(hashes, one.hash, changes.first_seen or job.first_seen)
+  if is_new then changes.hashes = cjson.encode(hashes) end
+  if one.supervised and not job.supervised then changes.supervised = '1' end
+  changes.seen = math.max(job.seen or now, now)
+  put_job(job, changes)
+  return {
+    floor = job.floor or nil, first_seen = job.first_seen, effective = effective,
+    supervised = job.supervised and true or false,
+  }
+end
+
+see(asked.node)
+local answers = {}
+for place, one in ipairs(asked.jobs) do answers[place] = register(one) end
+return answered(answers)

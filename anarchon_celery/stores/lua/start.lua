@@ -1,0 +1,66 @@
+-- start: give the run to this delivery, under a new fence, if it may have it.
+-- Asked: job, slot, kind, token, worker, task_id?, dispatch, trigger, claimed_at, lease, overlap
+-- Answers: {attempt, fence, trigger} or {why}
+-- Keys: jobs, job:<job>, active:<job>, run:<kind>:<slot>:<job> and the indexes of runs
+
+local function others_active(run)
+  local name = key('active', run.job)
+  local mine = redis.call('ZSCORE', name, member_of(run)) and 1 or 0
+  return redis.call('ZCARD', name) > mine
+end
+
+local function not_startable(run, is_new)
+  if run.state == 'claimed' or run.state == 'queued' or run.state == 'released' then
+    if run.stop then return 'cancelled' end
+    return run.not_before and run.not_before > now and 'too early for its retry' or nil
+  end
+  local late = run.state == 'published' or (run.state == 'abandoned' and run.unstarted > 0)
+  if not late then return run.state end
+  if asked.overlap == 'skip' and others_active(run) then
+    end_run(run, {state = 'skipped', reason = 'overlap'}, is_new)
+    return 'overlap'
+  end
+end
+
+local function mint(name)
+  local job = find_job(name)
+  local fence = math.max((job and job.fence or 0) + 1, now * 1000)
+  if job then
+    put_job(job, {fence = fence, supervised = '1'})
+  else
+    redis.call('SADD', JOBS, name)
+    put_job({name = name}, {
+      first_seen = now, seen = now, fence = fence, supervised = '1', floor = false, hashes = false,
+    })
+  end
+  return fence
+end
+
+local function start(run, is_new)
+  local fence, trigger = mint(run.job), run.trigger
+  -- Celery's own retry goes on under the same number.
+  local attempt = run.attempt + (run.retries and 0 or 1)
+  put_run(run, lasting(asked.lease, {
+    state = 'running', attempt = attempt, fence = fence, owner = asked.worker, token = asked.token,
+    task_id = asked.task_id or false, lease = asked.lease, started_at = now, finished_at = false,
+    reason = false, unstarted = 0, retries = false, not_before = false,
+  }), is_new)
+  return {attempt = attempt, fence = text(fence), trigger = trigger}
+end
+
+local run, is_unreadable = find_run(asked)
+if is_unreadable then return answered({why = 'unreadable'}) end
+if run and run.state == 'running' and run.token == asked.token then
+  return answered({attempt = run.attempt, fence = text(run.fence), trigger = run.trigger})
+end
+local is_new = not run
+if is_new then
+  if asked.claimed_at >= created then return answered({why = 'unknown'}) end
+  -- Claimed before this store came to be. It comes as a late start, so that it meets the overlap policy again.
+  run = {
+    job = asked.job, slot = asked.slot, kind = asked.kind, state = 'published', trigger = asked.trigger,
+    dispatch = asked.dispatch, unstarted = 0, attempt = 0, claimed_at = asked.claimed_at,
+  }
+end
+local why = not_startable(run, is_new)
+return answered(why and {why = why} or start(run, is_new))

@@ -1,0 +1,193 @@
+"""The base class of supervised tasks: start → run → finish, requeue or release.
+
+``__call__`` is the one place of a task that sees a return, an exception, a retry and a
+``SystemExit`` alike, so the start and every way out of the body are there. The end of a run is
+recorded later, at ``task_postrun``: by then Celery has stored the result and published what
+follows, all of it still under the lease.
+
+Called by hand, or by ``delay()``, a task is an ordinary task.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any, NoReturn
+
+from celery import Task as CeleryTask
+from celery.exceptions import Ignore
+from celery.signals import task_postrun
+from celery.utils import uuid
+
+from . import headers, worker
+from .errors import HeaderError, StoreError
+from .events import MessageGivenBack, RunRetried, RunStarted, SlotSkipped, emit
+from .keeper import Keeper, keeper_of
+from .lease import HandedOver, HeldLease, Lease, LeaseLost, RunEnded, current_lease, held
+from .protocol import RunKey, Stale
+from .slots import from_iso
+
+#: How long a message that cannot be run now waits before somebody may try again (seconds).
+GIVEN_BACK_FOR = 5.0
+
+
+class Task(CeleryTask):  # type: ignore[misc]
+    """A Celery task whose scheduled runs are supervised.
+
+    Use it with ``@app.task(base=anarchon_celery.Task, bind=True)``, ``@shared_task(base=…)`` or
+    ``Celery(task_cls=…)``. When beat sent it, it runs under a lease, :attr:`lease`; call
+    ``self.lease.check()`` between steps so that it stops when its run is handed over or lost.
+    """
+
+    abstract = True
+    Request = "anarchon_celery.worker:Request"
+    # A takeover is the next attempt; Celery's own ways to run a lost task again would compete with it.
+    reject_on_worker_lost = False
+    retry_on_worker_lost = False
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of this run; outside a scheduled run one that never ends."""
+        return current_lease()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body; under a lease, if beat sent this message."""
+        header = self._header()
+        if header is None:
+            return super().__call__(*args, **kwargs)
+        keeper = keeper_of(self.app, worker.stopping)
+        lease = self._start(keeper, header)
+        try:
+            with held(lease):
+                result = super().__call__(*args, **kwargs)
+        except Exception as reason:
+            _settle(keeper, lease, reason)
+            raise
+        except BaseException:
+            _interrupted(keeper, lease)
+            raise
+        _settle(keeper, lease)
+        return result
+
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        """Send the task, as Celery does; before a retry of this run is sent, the run is requeued."""
+        lease = current_lease()
+        if isinstance(lease, HeldLease) and _is_retry_of(lease, kwargs):
+            _requeue(keeper_of(self.app, worker.stopping), lease, kwargs)
+        return super().apply_async(*args, **kwargs)
+
+    def _header(self) -> Any:
+        """The header of a message that beat sent for this task; None for any other call."""
+        request = self.request
+        if request.called_directly or request.is_eager:
+            return None
+        header = (request.headers or {}).get(headers.HEADER)
+        # Groups and chords copy headers to their members: what names another task is not a run.
+        return None if isinstance(header, dict) and header.get("task", self.name) != self.name else header
+
+    def _start(self, keeper: Keeper, header: Any) -> HeldLease:
+        try:
+            order = headers.read(header)
+        except HeaderError as reason:
+            self._give_back(_named(header), str(reason))
+        request = self.request
+        name = worker.shown(request.hostname)
+        try:
+            answer = keeper.start(order, token=order.token or uuid(), worker=name, task_id=request.id)
+        except StoreError as reason:
+            self._give_back(order.key, str(reason))
+        if isinstance(answer, Stale):
+            emit(SlotSkipped(order.key, "stale"))
+            raise Ignore(f"{order.key}: {answer.why}")
+        trigger = answer.trigger
+        emit(RunStarted(order.key, name, answer.attempt, trigger))
+        return answer
+
+    def _give_back(self, key: RunKey, reason: str) -> NoReturn:
+        """Publish the message again, as it is: never run it unclaimed, never lose it.
+
+        ``Reject`` would do neither: after an early ack it does nothing, and Celery 5.7 stores a failure.
+        """
+        self.signature_from_request(
+            self.request, countdown=GIVEN_BACK_FOR, retries=self.request.retries
+        ).apply_async()
+        emit(MessageGivenBack(key, reason, GIVEN_BACK_FOR))
+        raise Ignore(reason)
+
+
+def _settle(keeper: Keeper, lease: HeldLease, reason: Exception | None = None) -> None:
+    """Leave the body: what ``check()`` said counts, whatever the body made of it."""
+    if lease.waiting_for_retry:
+        return
+    if lease.out_of_trust and not lease.lost:
+        keeper.confirm(lease)
+    if lease.lost or isinstance(lease.raised, LeaseLost):
+        keeper.lose(lease, lease.reason or "the task gave it up")
+        raise lease.ended or LeaseLost(lease.reason) from reason
+    if isinstance(lease.raised, HandedOver):
+        keeper.hand_over(lease)
+        raise lease.raised from reason
+
+
+def _interrupted(keeper: Keeper, lease: HeldLease) -> None:
+    """The pool ends the task: released at once while the worker stops, else left to who asked for it."""
+    if worker.stopping() and lease.order.handover and not lease.lost:
+        keeper.hand_over(lease)
+    keeper.let_go(lease)
+
+
+def _is_retry_of(lease: HeldLease, options: dict[str, Any]) -> bool:
+    return options.get("task_id") == lease.task_id and bool(options.get("retries"))
+
+
+def _requeue(keeper: Keeper, lease: HeldLease, options: dict[str, Any]) -> None:
+    """Let the run wait for the retry; a run that is lost or handed over is not retried."""
+    if lease.raised is not None or lease.lost:
+        raise lease.raised or lease.ended or RunEnded()
+    delay = _milliseconds_until(options.get("countdown"), options.get("eta"))
+    if not keeper.requeue(lease, delay=delay, retries=options["retries"]):
+        keeper.lose(lease, "it had ended or moved on before")
+        raise lease.ended or RunEnded()
+    lease.waiting_for_retry = True
+    emit(RunRetried(lease.key, lease.ms, options["retries"]))
+    # retry(headers=…) replaces the headers; the run's own must survive.
+    options["headers"] = {
+        **(options.get("headers") or {}),
+        headers.HEADER: lease.order.header,
+    }
+
+
+def _milliseconds_until(countdown: float | None, eta: datetime | None) -> int:
+    """How long from now a retry may not be started yet."""
+    if countdown is None and eta is not None:
+        now = datetime.now(timezone.utc) if eta.tzinfo else datetime.now()
+        countdown = (eta - now).total_seconds()
+    return max(0, round(1000 * (countdown or 0)))
+
+
+def _named(header: Any) -> RunKey:
+    """The run a header seems to be about, for the log."""
+    if not isinstance(header, dict):
+        return RunKey("?", 0)
+    try:
+        return RunKey(str(header.get("job", "?")), from_iso(header["slot"]))
+    except (KeyError, TypeError, ValueError):
+        return RunKey(str(header.get("job", "?")), 0)
+
+
+@task_postrun.connect
+def _finish(sender: Any = None, task_id: Any = None, retval: Any = None, state: Any = None, **_: Any) -> None:
+    """Record the end of a run, once its result is stored and its callbacks are published."""
+    if not isinstance(sender, Task):
+        return
+    keeper = keeper_of(sender.app, worker.stopping)
+    lease = keeper.lease(task_id)
+    if lease is None or lease.waiting_for_retry:
+        return
+    if state == "FAILURE":
+        keeper.finish(lease, "failed", f"{type(retval).__name__}: {retval}")
+    elif state in ("SUCCESS", "IGNORED"):  # an Ignore of the task's own, as after replace(): it is done
+        keeper.finish(lease, "succeeded")
+    elif state == "REJECTED":
+        keeper.finish(lease, "failed", "rejected by the task")
+    else:
+        keeper.let_go(lease)
