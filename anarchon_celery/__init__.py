@@ -7,6 +7,8 @@
 What is named here is what users may rely on; nothing else is promised.
 """
 
+from importlib.metadata import version
+
 from .errors import (
     AnarchonError,
     HeaderError,
@@ -21,7 +23,7 @@ from .schedules import cron, every
 from .scheduler import Scheduler
 from .task import Task
 
-__version__ = "0.1.0"
+__version__ = version("anarchon-celery")
 
 __all__ = [
     "AnarchonError",

@@ -49,7 +49,7 @@ class Publisher:
             Exception: whatever the broker's client raises, when it may be out.
         """
         producer = self._connected()
-        task_id = uuid()
+        task_id: str = uuid()
         try:
             self._send(entry, run, policy, task_id, producer)
         except (NotSent, EncodeError, TypeError) as reason:  # raised before anything goes out

@@ -435,12 +435,16 @@ def due(
     return Due((*late, *on_time), len(late), leap)
 
 
-def first_cursor(times: FireTimes, *, first_seen: int, window: int) -> int:
+def first_due(
+    times: FireTimes, *, first_seen: int, now: int, delay: Callable[[int], int], window: int
+) -> int:
     """Return the cursor from which :func:`due` begins for a job of which no slot was ever decided.
 
     Of its slots up to ``first_seen`` only the latest counts, and only if it is younger than ``window``.
-    How old a slot is counts from its own time, whatever its delay: all nodes must agree on it.
+    How old it is counts from its own time: ``delay`` is not asked, as it differs from node to node and all
+    of them must agree. A job first seen after ``now``, by a clock that went back, is first seen now.
     """
+    first_seen = min(first_seen, now)
     latest = times.previous(first_seen)
     return latest - 1 if latest is not None and first_seen - latest < window else first_seen
 

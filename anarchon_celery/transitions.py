@@ -282,7 +282,8 @@ def _sent(ledger: Ledger, now: int, run: Run, one: Sent) -> None:
 
 def start_timeout(first: int, dispatches: int) -> int:
     """How long a message may wait: doubled for each dispatch since the last start, up to an hour."""
-    return max(first, min(first * 2 ** (dispatches - 1), LONGEST_START_TIMEOUT))
+    doubled: int = first << (dispatches - 1)
+    return max(first, min(doubled, LONGEST_START_TIMEOUT))
 
 
 # start ------------------------------------------------------------------------------------------

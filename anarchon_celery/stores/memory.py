@@ -113,16 +113,16 @@ class MemoryStore(Store):
             ((run.deadline, run.key) for of_job in ledger.active.values() for run in of_job.values()
              if run.deadline is not None),
         )  # fmt: skip
-        due = [
+        page = [
             ledger.runs[key] for deadline, key in waiting
             if deadline <= now and (after is None or (deadline, key) > after)
-        ]  # fmt: skip
+        ][:limit]  # fmt: skip
         jobs = ledger.jobs
         orphaned = {
-            run.job for run in due if run.job not in jobs or jobs[run.job].seen < now - ORPHANED_AFTER
+            run.job for run in page if run.job not in jobs or jobs[run.job].seen < now - ORPHANED_AFTER
         }
         return Expired(
-            runs=tuple(due[:limit]),
+            runs=tuple(page),
             next_deadline=next((deadline for deadline, _ in waiting if deadline > now), None),
             orphaned=frozenset(orphaned),
         )

@@ -1,21 +1,19 @@
-"""The tables of the SQL store: their columns, what a row may hold, how rows are read and written.
+"""The tables of the SQL store, and the statements that read and write them.
 
 ``<prefix>_meta`` holds texts by name: the version of the tables, which store this is, when it was
-made, and the latest time a poll saw. ``_jobs``, ``_runs`` and ``_nodes`` have a column for each
-field of the protocol's values, under its name: texts, integers, and one JSON text, ``jobs.hashes``.
+made, and the latest time a poll saw. ``_jobs``, ``_runs`` and ``_nodes`` hold the protocol's values.
 
-Somebody may have edited a row by hand. A run that cannot be read counts as ended, a job as not
-registered, so that its nodes teach it to the store again; each is a warning once, with its key.
+A row that somebody edited by hand so that it cannot be read stops nothing but itself: a run counts
+as ended, a job as not registered, so that its nodes teach it to the store again. Each is one
+warning, with its key.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -25,10 +23,10 @@ from sqlalchemy import (
     Index,
     MetaData,
     Row,
-    SmallInteger,
     String,
     Table,
     Text,
+    Update,
     bindparam,
     delete,
     func,
@@ -42,27 +40,26 @@ from sqlalchemy import (
 )
 
 from ..errors import StoreUnusable
-from ..protocol import ACTIVE, ENDED, Job, Node, Run, RunKey
+from ..protocol import ENDED, ORPHANED_AFTER, Expired, Job, Node, Run, RunKey
 from ..transitions import Ledger
 from .dialects import Dialect
+from .rows import JOB, NODE, RUN, Shape
 
 logger = logging.getLogger(__name__)
 
-#: Of the tables' shape. Who changes a column raises it, and says how to upgrade.
+#: Of the tables' shape: who changes a column raises it, and says how to upgrade.
 VERSION = 1
 
-#: Conditions as texts, so that a database can see that they are those of its partial indexes.
+#: As texts, so that a database can see that they are the conditions of its partial indexes.
 _ENDED = ", ".join(f"'{state}'" for state in sorted(ENDED))
 LIVE = text(f"state NOT IN ({_ENDED})")
 OVER = text(f"state IN ({_ENDED})")
 
-_KEYS: Mapping[type, tuple[str, ...]] = {Run: ("job", "slot", "kind"), Job: ("name",), Node: ("id",)}
-_COUNTS = {"dispatch", "unstarted", "attempt", "crashes", "fence", "count"}
 _BEFORE_ALL = (-1, RunKey("", 0, ""))
 
 
 class Unmade(Exception):
-    """The tables are not there yet, or not what they say of themselves."""
+    """The tables are not there, or not whole."""
 
 
 class Moment(NamedTuple):
@@ -74,120 +71,95 @@ class Moment(NamedTuple):
     latest: int
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A ledger, and by key the rows it was loaded from; None for one that could not be read."""
+class Loaded(NamedTuple):
+    """A ledger, and what it was loaded from, by key; None is a job that cannot be read."""
 
     ledger: Ledger
-    jobs: dict[str, Job | None] = field(default_factory=dict)
-    runs: dict[RunKey, Run | None] = field(default_factory=dict)
+    jobs: dict[str, Job | None]
+    runs: dict[RunKey, Run]
 
 
 class Tables:
     """The four tables of one prefix."""
 
     def __init__(self, prefix: str, dialect: Dialect) -> None:
-        """Lay out the tables as this kind of database has them."""
+        """Lay the tables out as this kind of database has them."""
         self.prefix, self.dialect = prefix, dialect
         self.metadata = MetaData()
-        self.meta = Table(
-            f"{prefix}_meta", self.metadata,
-            Column("name", String(64), primary_key=True), Column("value", Text, nullable=False),
-        )  # fmt: skip
-        self.jobs, self.runs, self.nodes = (self._table(f"{prefix}_{name}", values) for name, values in (
-            ("jobs", Job), ("runs", Run), ("nodes", Node),
-        ))  # fmt: skip
+        name, value = Column("name", String(64), primary_key=True), Column("value", Text, nullable=False)
+        self.meta = Table(f"{prefix}_meta", self.metadata, name, value)
+        self.jobs = Table(f"{prefix}_jobs", self.metadata, *JOB.columns(dialect.collation))
+        self.runs = Table(f"{prefix}_runs", self.metadata, *RUN.columns(dialect.collation))
+        self.nodes = Table(f"{prefix}_nodes", self.metadata, *NODE.columns(dialect.collation))
+        self.run_key = (self.runs.c.job, self.runs.c.slot, self.runs.c.kind)
         self._index()
         self._prepare()
-        self._updates: dict[tuple[Table, tuple[str, ...]], Any] = {}
-        self._reported: set[tuple[str, str]] = set()
-
-    def _table(self, name: str, values: type) -> Table:
-        key = _KEYS[values]
-        return Table(name, self.metadata, *(self._column(one, key) for one in fields(values)))
-
-    def _column(self, one: Field[Any], key: Sequence[str]) -> Column[Any]:
-        annotated = str(one.type)
-        if one.name in (*key, "state") and annotated == "str":
-            kind: Any = String(255, collation=self.dialect.collation)
-        else:
-            kind = {"int": BigInteger, "bool": SmallInteger}.get(annotated.partition(" ")[0], Text)
-        is_key, optional = one.name in key, annotated.endswith("None")
-        return Column(one.name, kind, primary_key=is_key, autoincrement=False, nullable=optional)
+        self._updates: dict[tuple[str, tuple[str, ...]], Update] = {}
+        self._warned: set[str] = set()
 
     def _index(self) -> None:
-        """Index the live runs by job and by deadline, and all by slot and by their end."""
-        runs, live = self.runs.c, {"sqlite_where": LIVE, "postgresql_where": LIVE}
-        name = self.runs.name
+        """Index the live runs by job and by deadline, all runs by slot and by their end."""
+        runs, name = self.runs.c, self.runs.name
+        live = {"sqlite_where": LIVE, "postgresql_where": LIVE}
         Index(f"{name}_live", runs.job, **live)
         if self.dialect.deadlines_indexed:
-            Index(f"{name}_deadline", runs.deadline, runs.job, runs.slot, runs.kind, **live)
+            Index(f"{name}_deadline", runs.deadline, *self.run_key, **live)
         Index(f"{name}_slot", runs.slot.desc(), runs.job, runs.kind)
-        Index(f"{name}_finished", runs.finished_at)
 
     def _prepare(self) -> None:
         """Make the statements that are always the same."""
-        runs, jobs, key = self.runs.c, self.jobs.c, self.run_key
-        among = self.dialect.among
-        self._moment = select(
-            self.meta.c.name, self.meta.c.value, literal_column(self.dialect.now, BigInteger)
-        )  # fmt: skip
+        runs, jobs, among = self.runs.c, self.jobs.c, self.dialect.among
+        self._now = literal_column(self.dialect.now, BigInteger)
+        self._moment = select(self.meta.c.name, self.meta.c.value, self._now)
         # Rows are locked, where a database locks rows, in the order of their keys.
-        self._jobs_named = (
-            select(self.jobs).where(among([jobs.name], "names")).order_by(jobs.name).with_for_update()
-        )
-        asked = select(self.runs).order_by(*key).with_for_update()
-        self._runs_keyed = asked.where(among(key, "keys"))
-        self._runs_live = asked.where(LIVE, among([runs.job], "names"))
+        named, asked = select(self.jobs).order_by(jobs.name), select(self.runs).order_by(*self.run_key)
+        self._jobs_named = named.where(among([jobs.name], "names")).with_for_update()
+        self._runs_keyed = asked.where(among(self.run_key, "keys")).with_for_update()
+        self._runs_live = asked.where(LIVE, among([runs.job], "names")).with_for_update()
+        self._run = select(self.runs).where(*RUN.is_key(self.runs))
+        self._drop = delete(self.runs).where(*RUN.is_key(self.runs))
+        in_order = (runs.deadline, *self.run_key)
+        after = [bindparam(f"after_{column.name}") for column in in_order]
         self._due = (
             select(self.runs)
-            .where(LIVE, runs.deadline <= bindparam("now"))
-            .where(
-                tuple_(runs.deadline, *key)
-                > tuple_(bindparam("deadline"), bindparam("job"), bindparam("slot"), bindparam("kind"))
-            )
-            .order_by(runs.deadline, *key)
-            .limit(bindparam("limit"))
+            .where(LIVE, runs.deadline <= bindparam("now"), tuple_(*in_order) > tuple_(*after))
+            .order_by(*in_order)
+            .limit(bindparam("most"))
         )
         self._next = select(func.min(runs.deadline)).where(LIVE, runs.deadline > bindparam("now"))
-        self._known_since = select(jobs.name).where(among([jobs.name], "names"), jobs.seen >= bindparam("since"))
-        self._delete = delete(self.runs).where(*(column == bindparam(f"key_{column.name}") for column in key))
-
-    @property
-    def run_key(self) -> tuple[Column[Any], Column[Any], Column[Any]]:
-        """The columns that name a run."""
-        return self.runs.c.job, self.runs.c.slot, self.runs.c.kind
+        self._known_since = select(jobs.name).where(
+            among([jobs.name], "names"), jobs.seen >= bindparam("since")
+        )
 
     # the store itself ---------------------------------------------------------------------------
 
     def create(self, connection: Connection) -> None:
-        """Make what is not there yet; one transaction that no other can be beside."""
+        """Make what is not there yet, in a transaction that has no other beside it."""
         self.metadata.create_all(connection)
-        now = connection.execute(select(literal_column(self.dialect.now, BigInteger))).scalar_one()
+        now = connection.execute(select(self._now)).scalar_one()
+        meta = {"version": VERSION, "identity": secrets.token_hex(8), "created": now, "latest": 0}
         known = set(connection.execute(select(self.meta.c.name)).scalars())
-        made = {"version": VERSION, "identity": secrets.token_hex(8), "created": now, "latest": 0}
-        rows = [{"name": name, "value": str(value)} for name, value in sorted(made.items()) if name not in known]
-        if rows:
-            connection.execute(insert(self.meta), rows)
+        if lacking := [
+            {"name": name, "value": str(meta[name])} for name in sorted(meta.keys() - known)
+        ]:
+            connection.execute(insert(self.meta), lacking)
 
     def moment(self, connection: Connection, now: int | None) -> Moment:
-        """Read which store this is and what time it is, unless ``now`` says that; refuse another version."""
+        """Read which store this is, and the time unless ``now`` says it; refuse another version's tables."""
         rows = connection.execute(self._moment).all()
-        said = {row[0]: row[1] for row in rows}
+        said: dict[str, str] = {row[0]: row[1] for row in rows}
         if not {"version", "identity", "created", "latest"} <= said.keys():
-            raise Unmade(f"{self.meta.name} lacks rows")
+            raise Unmade(f"{self.meta.name} is not whole")
         if said["version"] != str(VERSION):
             raise StoreUnusable(
-                f"the tables {self.prefix}_* are of version {said['version']}, "
-                f"this anarchon_celery knows version {VERSION}: use the one that made them"
+                f"the tables {self.prefix}_* are of version {said['version']}, this anarchon_celery "
+                f"works with version {VERSION}: install the release that made them, or another prefix"
             )
         try:
-            return Moment(
-                now=rows[0][2] if now is None else now,
-                identity=said["identity"], created=int(said["created"]), latest=int(said["latest"]),
-            )  # fmt: skip
+            created, latest = int(said["created"]), int(said["latest"])
         except ValueError as reason:
-            raise StoreUnusable(f"a row of {self.meta.name} cannot be read: {reason}") from None
+            raise StoreUnusable(f"{self.meta.name} was edited: {reason}") from None
+        return Moment(rows[0][2] if now is None else now, said["identity"], created, latest)
 
     def put_latest(self, connection: Connection, now: int) -> None:
         """Keep the latest time a poll saw."""
@@ -199,34 +171,175 @@ class Tables:
         self, connection: Connection, moment: Moment, *,
         keys: Iterable[RunKey] = (), jobs: Iterable[str] = (), live: bool = False,
     ) -> Loaded:  # fmt: skip
-        """Load these runs and jobs, and all live runs of the jobs if asked: a statement for each kind."""
-        asked, named = self.dialect.listed(sorted(set(keys))), self.dialect.listed([[n] for n in sorted(set(jobs))])
-        found = connection.execute(self._jobs_named, {"names": named}).all() if jobs else []
-        rows = list(connection.execute(self._runs_keyed, {"keys": asked})) if keys else []
+        """Load these runs and these jobs, and all live runs of the jobs if asked."""
+        asked = {"keys": self.dialect.listed(sorted(set(keys)))}
+        named = {"names": self.dialect.listed([(name,) for name in sorted(set(jobs))])}
+        of_jobs = connection.execute(self._jobs_named, named).all() if jobs else []
+        of_runs = [*connection.execute(self._runs_keyed, asked)] if keys else []
         if live:
-            rows += connection.execute(self._runs_live, {"names": named})
-        return self.loaded(moment, found, rows)
+            of_runs += connection.execute(self._runs_live, named)
+        return self._loaded(moment, of_jobs, of_runs)
 
     def load_ahead(self, connection: Connection, moment: Moment) -> Loaded:
-        """Load what lies further ahead than it could have been set: the store's clock went back."""
-        runs, jobs, now = self.runs.c, self.jobs.c, moment.now
-        ahead = select(self.runs).where(LIVE, runs.deadline > now + runs.span).order_by(*self.run_key)
-        names = select(runs.job).where(LIVE, runs.deadline > now + runs.span)
-        found = select(self.jobs).where(or_(jobs.floor > now, jobs.name.in_(names))).order_by(jobs.name)
-        return self.loaded(
-            moment,
-            connection.execute(found.with_for_update()).all(),
-            connection.execute(ahead.with_for_update()).all(),
-        )
+        """Load what lies further ahead than it can have been set: floors, and deadlines with their jobs."""
+        runs, jobs = self.runs.c, self.jobs.c
+        ahead = LIVE, runs.deadline > moment.now + runs.span
+        names = select(runs.job).where(*ahead)
+        named = select(self.jobs).where(or_(jobs.floor > moment.now, jobs.name.in_(names))).order_by(jobs.name)
+        asked = select(self.runs).where(*ahead).order_by(*self.run_key)
+        of_jobs = connection.execute(named.with_for_update()).all()
+        return self._loaded(moment, of_jobs, connection.execute(asked.with_for_update()))
 
-    def loaded(self, moment: Moment, jobs: Iterable[Row[Any]], runs: Iterable[Row[Any]]) -> Loaded:
-        """Return rows as a ledger."""
-        loaded = Loaded(Ledger(created=moment.created))
-        for row in jobs:
-            loaded.jobs[row.name] = self._job(row)
-        for row in runs:
-            loaded.runs[RunKey(row.job, row.slot, row.kind)] = self._run(row)
-        return loaded
+    def _loaded(self, moment: Moment, jobs: Iterable[Row[Any]], runs: Iterable[Row[Any]]) -> Loaded:
+        of_jobs = {row.name: self._job_of(row) for row in jobs}
+        of_runs = {run.key: run for run in map(self._run_of, runs)}
+        known = [job for job in of_jobs.values() if job is not None]
+        return Loaded(Ledger(known, of_runs.values(), created=moment.created), of_jobs, of_runs)
 
     def save(self, connection: Connection, loaded: Loaded) -> None:
-        """Write what a step changed, and of each row only that."""
+        """Write what a step changed: new rows whole, of the others the columns that differ."""
+        ledger = loaded.ledger
+        self._put(connection, self.jobs, JOB, ledger.changed_jobs, loaded.jobs)
+        self._put(connection, self.runs, RUN, ledger.changed_runs, loaded.runs)
+
+    def _put(
+        self, connection: Connection, table: Table, shape: Shape[Any],
+        changed: Mapping[Any, Any], stored: Mapping[Any, Any],
+    ) -> None:  # fmt: skip
+        fresh: list[dict[str, Any]] = []
+        moved: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for key, value in sorted(changed.items(), key=itemgetter(0)):
+            if key not in stored:
+                fresh.append(shape.written(value))
+            elif differing := shape.differing(stored[key], value):
+                moved.setdefault(tuple(differing), []).append(differing | shape.key_of(value))
+        if fresh:
+            connection.execute(insert(table), fresh)
+        for names, rows in moved.items():
+            connection.execute(self._update(table, shape, names), rows)
+
+    def _update(self, table: Table, shape: Shape[Any], names: tuple[str, ...]) -> Update:
+        """The statement that writes these columns of one row; there are not many, and each is made once."""
+        if (table.name, names) not in self._updates:
+            values = {name: bindparam(name) for name in names}
+            self._updates[table.name, names] = update(table).where(*shape.is_key(table)).values(values)
+        return self._updates[table.name, names]
+
+    def drop(self, connection: Connection, keys: Sequence[RunKey]) -> None:
+        """Delete these runs."""
+        rows = [{f"key_{name}": part for name, part in key._asdict().items()} for key in sorted(keys)]
+        if rows:
+            connection.execute(self._drop, rows)
+
+    # what is looked at --------------------------------------------------------------------------
+
+    def due(
+        self, connection: Connection, now: int, limit: int, after: tuple[int, RunKey] | None
+    ) -> Expired:
+        """Return a page of the runs past their deadline; see :meth:`Store.expired`."""
+        due: list[Run] = []
+        while len(due) < limit:
+            deadline, key = after or _BEFORE_ALL
+            place = {f"after_{name}": part for name, part in {"deadline": deadline, **key._asdict()}.items()}
+            rows = connection.execute(self._due, {"now": now, "most": limit, **place}).all()
+            due += [run for run in map(self._run_of, rows) if run.active]
+            if len(rows) < limit:
+                break
+            # More than once only where rows cannot be read.
+            after = rows[-1].deadline, RunKey(rows[-1].job, rows[-1].slot, rows[-1].kind)
+        upcoming = connection.execute(self._next, {"now": now}).scalar_one()
+        due = due[:limit]
+        return Expired(runs=tuple(due), next_deadline=upcoming, orphaned=self._orphaned(connection, now, due))
+
+    def _orphaned(self, connection: Connection, now: int, due: Sequence[Run]) -> frozenset[str]:
+        jobs = {run.job for run in due}
+        if not jobs:
+            return frozenset()
+        named = {"names": self.dialect.listed([(name,) for name in sorted(jobs)])}
+        return frozenset(
+            jobs.difference(connection.execute(self._known_since, {**named, "since": now - ORPHANED_AFTER}).scalars())
+        )
+
+    def run(self, connection: Connection, key: RunKey) -> Run | None:
+        """Return one run."""
+        row = connection.execute(self._run, {f"key_{n}": part for n, part in key._asdict().items()}).first()
+        return None if row is None else self._run_of(row)
+
+    def find_runs(self, connection: Connection, job: str | None, state: str | None, limit: int) -> list[Run]:
+        """Return runs, newest slot first."""
+        runs = self.runs.c
+        asked = select(self.runs).order_by(runs.slot.desc(), runs.job, runs.kind).limit(limit)
+        if job is not None:
+            asked = asked.where(runs.job == job)
+        if state is not None:
+            asked = asked.where(runs.state == state)
+            if state not in ENDED:
+                asked = asked.where(LIVE)  # so that the index of the live ones will do
+        return [self._run_of(row) for row in connection.execute(asked)]
+
+    def all_jobs(self, connection: Connection) -> list[Job]:
+        """Return all jobs, by name."""
+        rows = connection.execute(select(self.jobs).order_by(self.jobs.c.name))
+        return [job for job in map(self._job_of, rows) if job is not None]
+
+    def beyond_history(self, connection: Connection, oldest: int, most: int, limit: int) -> list[RunKey]:
+        """Return ended runs that finished before ``oldest`` or are not among the ``most`` newest of their job."""
+        runs = self.runs.c
+        newest_first = runs.slot.desc(), runs.kind
+        place = func.row_number().over(partition_by=runs.job, order_by=newest_first).label("place")
+        ended = select(*self.run_key, runs.finished_at, place).where(OVER).subquery().c
+        beyond = or_(ended.place > most, func.coalesce(ended.finished_at, 0) < oldest)
+        asked = select(ended.job, ended.slot, ended.kind).where(beyond)
+        rows = connection.execute(asked.order_by(ended.slot, ended.job, ended.kind).limit(limit))
+        return [RunKey(*row) for row in rows]
+
+    # nodes --------------------------------------------------------------------------------------
+
+    def node(self, connection: Connection, id: str) -> Node | None:
+        """Return one node."""
+        row = connection.execute(select(self.nodes).where(self.nodes.c.id == id)).first()
+        return None if row is None else self._node_of(row)
+
+    def put_node(self, connection: Connection, node: Node) -> None:
+        """Keep that a node lives."""
+        row = NODE.written(node)
+        known = connection.execute(self._update(self.nodes, NODE, tuple(row)), row | NODE.key_of(node))
+        if not known.rowcount:
+            connection.execute(insert(self.nodes), row)
+
+    def all_nodes(self, connection: Connection) -> list[Node]:
+        """Return all nodes, by name."""
+        nodes = self.nodes.c
+        rows = connection.execute(select(self.nodes).order_by(nodes.name, nodes.id))
+        return [node for node in map(self._node_of, rows) if node is not None]
+
+    # rows that somebody may have edited ---------------------------------------------------------
+
+    def _run_of(self, row: Row[Any]) -> Run:
+        try:
+            return RUN.read(row)
+        except ValueError as reason:
+            slot = row.slot if isinstance(row.slot, int) else 0
+            self._warn(self.runs, f"{RunKey(row.job, slot)} ({row.kind})", reason)
+            return Run(
+                job=row.job, slot=slot, kind=row.kind, state="abandoned",
+                reason=f"its row in {self.runs.name} cannot be read: {reason}",
+            )  # fmt: skip
+
+    def _job_of(self, row: Row[Any]) -> Job | None:
+        try:
+            return JOB.read(row)
+        except ValueError as reason:
+            return self._warn(self.jobs, row.name, reason)
+
+    def _node_of(self, row: Row[Any]) -> Node | None:
+        try:
+            return NODE.read(row)
+        except ValueError as reason:
+            return self._warn(self.nodes, row.id, reason)
+
+    def _warn(self, table: Table, key: str, reason: ValueError) -> None:
+        said = f"{table.name}: the row of {key} cannot be read and is left out: {reason}"
+        if said not in self._warned:
+            self._warned.add(said)
+            logger.warning("%s", said)

@@ -116,12 +116,12 @@ local function member_of(run) return string.format('%s\0%015.0f\0%s', run.job, r
 
 local function named(member)
   local job, slot, kind = string.match(member, '^(.*)%z(%d+)%z([^%z]*)$')
-  return {job = job, slot = tonumber(slot), kind = kind}
+  return {job = job or '', slot = tonumber(slot or 0), kind = kind or ''}
 end
 
 -- Return the run of that name: nil if there is none, or (nil, true) if somebody made it unreadable.
-local function find_run(named)
-  local name = name_of(named)
+local function find_run(one)
+  local name = name_of(one)
   local fields = redis.pcall('HGETALL', name)
   if fields.err then return pass_over(name) end
   if #fields == 0 then return nil end
@@ -134,7 +134,7 @@ local function find_run(named)
     end
     run[field] = value
   end
-  local is_it = run.job == named.job and run.slot == named.slot and run.kind == named.kind
+  local is_it = run.job == one.job and run.slot == one.slot and run.kind == one.kind
   if not (is_it and (ENDED[run.state] or ACTIVE[run.state] and run.deadline)) then return pass_over(name) end
   for field, value in pairs(DEFAULTS) do
     if run[field] == nil then run[field] = value end
@@ -193,14 +193,14 @@ local function shown(run)
   return run
 end
 
-local function held(named, token)
-  local run = find_run(named)
+local function held(one, token)
+  local run = find_run(one)
   return run and run.state == 'running' and run.token == token and run or nil
 end
 
 -- Whether this very call was carried out before and only its answer was lost.
-local function already(named, token, state)
-  local run = find_run(named)
+local function already(one, token, state)
+  local run = find_run(one)
   return run ~= nil and run.state == state and run.token == token
 end
 

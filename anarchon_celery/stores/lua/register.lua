@@ -27,7 +27,8 @@ local function effective_since(hashes, hash, first_seen)
 end
 
 local function register(one)
-  local found = find_job(one.job)
+  local found, is_unreadable = find_job(one.job)
+  if is_unreadable then redis.call('DEL', key('job', one.job)) end
   local hashes = found and hashes_of(found) or {}
   local job, changes = found or {name = one.job}, {}
   if #hashes == 0 then

@@ -1,0 +1,417 @@
+"""The Redis store: each verb is one script in ``lua/``, which Redis runs alone, by its own clock.
+
+All keys begin with the prefix and carry its hash tag, so that a cluster keeps them on one node:
+
+================================  ======  ===========================================================
+key                               type    content
+================================  ======  ===========================================================
+{anarchon}:run:<kind>:<slot>:<j>  hash    a run: the fields of :class:`~anarchon_celery.protocol.Run`;
+                                          one that is absent has its default
+{anarchon}:job:<job>              hash    a job: first_seen, seen, floor, fence, supervised (``1``),
+                                          hashes (JSON: ``[[hash, first seen], …]``)
+{anarchon}:jobs                   set     the names of all jobs
+{anarchon}:nodes                  hash    incarnation → JSON: name, kind, seen
+{anarchon}:meta                   hash    version of what is described here, identity, created, latest
+                                          (the time of the last ``expired``)
+{anarchon}:runs                   zset    all runs, by slot, newest first (the score is negative)
+{anarchon}:deadlines              zset    active runs, by deadline
+{anarchon}:finished               zset    ended runs, by the time they ended
+{anarchon}:active:<job>           zset    active runs of a job, by slot, newest first
+{anarchon}:ended:<job>            zset    ended runs of a job, by slot, newest first
+================================  ======  ===========================================================
+
+In the zsets a run is ``job, slot, kind`` with a NUL between them, and the slot with 15 digits, so
+that equal scores are ordered as the protocol orders keys. All times are milliseconds.
+
+A record that somebody edited beyond reading is passed over, with a warning that names its key: its
+slot counts as taken, nothing starts or ends it, and all others go on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from ..errors import StoreError, StoreUnreachable, StoreUnusable
+from ..protocol import (
+    ACTIVE,
+    Claim,
+    Claimed,
+    Expired,
+    Holding,
+    Job,
+    Node,
+    Offer,
+    Redispatch,
+    Registered,
+    Registration,
+    Release,
+    Renewal,
+    Run,
+    RunKey,
+    Sent,
+    Stale,
+    Start,
+    Started,
+)
+from . import Store
+from .clock import monotonic
+
+logger = logging.getLogger(__name__)
+
+#: The version of the keys described above; ``lua/prelude.lua`` refuses a later one.
+VERSION = 1
+
+#: What a URL may ask of the client. The rest is Celery's, such as ``visibility_timeout``.
+_OF_THE_CLIENT = ("db", "username", "password", "client_name", "health_check_interval", "max_connections",
+                  "protocol", "socket_", "ssl_")  # fmt: skip
+
+#: How an error of the server begins that goes away by itself.
+_PASSING = ("BUSY ", "TRYAGAIN", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
+
+#: How many index entries one script looks at when it lists runs: others wait meanwhile.
+_PAGE = 1000
+
+
+def open_store(url: str, *, prefix: str, options: Mapping[str, Any]) -> RedisStore:
+    """Return the store at ``url``, not yet connected; ``options`` are for ``redis.Redis.from_url``."""
+    address, shown = _address(url)
+    given = {
+        "socket_timeout": 3,
+        "socket_connect_timeout": 3,
+        # Plain answers: under version 3 the client no longer looks for unread data on a connection.
+        "protocol": 2,
+        **options,
+        # The callers repeat what had no answer, and know their own calls again.
+        "retry": Retry(NoBackoff(), 0),
+    }
+    try:
+        client = redis.Redis.from_url(address, **given)
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)
+    except (TypeError, ValueError, redis.RedisError) as error:
+        raise StoreUnusable(f"{shown}: the Redis client does not take these options: {error}") from None
+    return RedisStore(client, prefix=prefix, shown=shown)
+
+
+def _address(url: str) -> tuple[str, str]:
+    """Return the URL as the client wants it, and as it may be shown."""
+    scheme, _, way = url.partition(":")[0].lower().partition("+")
+    try:
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query))
+        db = int(query.pop("virtual_host", "0").strip("/") or 0) if way else int(parts.path.strip("/") or 0)
+        host, port = parts.hostname or "localhost", parts.port or 6379
+        if parts.fragment or way not in ("", "socket"):
+            raise ValueError
+    except ValueError:
+        # Not even a part of it is shown: it may be one of the password.
+        right = f"{scheme}://:password@host:6379/0 is right, with what is special in the password as %40, %2F, …"
+        raise StoreUnusable(f"the {scheme} URL of the store cannot be read: {right}") from None
+    wanted = {
+        name: value.lower().removeprefix("cert_") if name == "ssl_cert_reqs" else value
+        for name, value in query.items() if name.startswith(_OF_THE_CLIENT)
+    }  # fmt: skip
+    if way:
+        login = parts.netloc.rpartition("@")[0]
+        shown = f"{scheme}+socket://{parts.path}?virtual_host={db}"
+        return f"unix://{login}{'@' if login else ''}{parts.path}?{urlencode({'db': db, **wanted})}", shown
+    host = f"[{host}]" if ":" in host else host
+    secure = "rediss" if scheme in ("rediss", "valkeys") else "redis"
+    address = f"{secure}://{parts.netloc or 'localhost'}/{db}?{urlencode(wanted)}"
+    return address, f"{scheme}://{quote(host, safe='[]:%')}:{port}/{db}"
+
+
+class RedisStore(Store):
+    """The protocol's verbs as scripts of a Redis, or of a server that speaks like it."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        prefix: str = "anarchon",
+        shown: str = "redis",
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Use ``client``, whose connections several threads may share, and the keys under ``prefix``."""
+        super().__init__(clock=clock)
+        self.shown = shown
+        self.prefix = prefix if "{" in prefix else f"{{{prefix}}}"
+        self._client = client
+        self._candidate = secrets.token_hex(8)
+        self._answering = threading.Lock()
+        self._warned: set[str] = set()
+
+    # beat ---------------------------------------------------------------------------------------
+
+    def register(
+        self, node: Node, registrations: Sequence[Registration], *, now: int | None = None
+    ) -> list[Registered]:
+        """See :meth:`Store.register`."""
+        jobs = [_given(one, "job", "hash", "cursor", "first_seen", "supervised") for one in registrations]
+        answers = self._call("register", now, node=_given(node, "id", "name", "kind"), jobs=jobs)
+        return [
+            Registered(
+                job=asked.job, floor=answer.get("floor"), first_seen=answer["first_seen"],
+                effective=answer["effective"], supervised=answer["supervised"],
+            )
+            for asked, answer in zip(registrations, _list(answers), strict=True)
+        ]  # fmt: skip
+
+    def claim(
+        self, node: str, offers: Sequence[Offer], *, nonce: str, now: int | None = None
+    ) -> list[Claimed]:
+        """See :meth:`Store.claim`."""
+        answers = self._call("claim", now, node=node, nonce=nonce, offers=[_offered(one) for one in offers])
+        return [_claimed(*both) for both in zip(offers, _list(answers), strict=True)]
+
+    def sent(self, published: Sequence[Sent], *, now: int | None = None) -> None:
+        """See :meth:`Store.sent`."""
+        runs = [
+            _named(one.key) | _given(one, "dispatch", "task_id", "supervised", "countdown", "start_timeout")
+            for one in published
+        ]
+        self._call("sent", now, runs=runs)
+
+    def expired(
+        self, node: Node, limit: int, *, after: tuple[int, RunKey] | None = None, now: int | None = None
+    ) -> Expired:
+        """See :meth:`Store.expired`; ``orphaned`` is about the jobs of this page."""
+        last = {} if after is None else {"after": {"score": after[0], **_named(after[1])}}
+        answer = self._call("expired", now, node=_given(node, "id", "name", "kind"), limit=limit, **last)
+        return Expired(
+            runs=tuple(_run(record) for record in _list(answer["runs"])),
+            next_deadline=answer.get("next_deadline"),
+            orphaned=frozenset(_list(answer["orphaned"])),
+        )
+
+    def redispatch(
+        self, node: str, asked: Sequence[Redispatch], *, nonce: str, now: int | None = None
+    ) -> list[Claim]:
+        """See :meth:`Store.redispatch`."""
+        runs = [
+            _named(one.key) | _given(one, "state", "dispatch", "deadline", "max_crashes", "claim_timeout")
+            for one in asked
+        ]
+        answers = self._call("redispatch", now, node=node, nonce=nonce, runs=runs)
+        return [_claim(one.key, answer) for one, answer in zip(asked, _list(answers), strict=True)]
+
+    # workers ------------------------------------------------------------------------------------
+
+    def start(self, asked: Start, *, now: int | None = None) -> Started | Stale:
+        """See :meth:`Store.start`."""
+        given = _given(
+            asked, "token", "worker", "task_id", "dispatch", "trigger", "claimed_at", "lease", "overlap"
+        )
+        answer = self._call("start", now, **_named(asked.key), **given)
+        if "why" in answer:
+            return Stale(why=answer["why"])
+        return Started(attempt=answer["attempt"], fence=int(answer["fence"]), trigger=answer["trigger"])
+
+    def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
+        """See :meth:`Store.renew`."""
+        answers = self._call("renew", now, leases=[_named(one.key) | {"token": one.token} for one in holdings])
+        return [Renewal(**answer) for answer in _list(answers)]
+
+    def finish(
+        self, key: RunKey, token: str, outcome: str, *, reason: str | None = None, now: int | None = None
+    ) -> bool:
+        """See :meth:`Store.finish`."""
+        why = {} if reason is None else {"reason": reason}
+        return bool(self._call("finish", now, **_named(key), token=token, outcome=outcome, **why))
+
+    def requeue(
+        self, key: RunKey, token: str, *, delay: int, retries: int, start_timeout: int, now: int | None = None
+    ) -> bool:
+        """See :meth:`Store.requeue`."""
+        wait = {"delay": delay, "retries": retries, "start_timeout": start_timeout}
+        return bool(self._call("requeue", now, **_named(key), token=token, **wait))
+
+    def release(self, releases: Sequence[Release], *, now: int | None = None) -> list[bool]:
+        """See :meth:`Store.release`."""
+        runs = [_named(one.key) | _given(one, "token", "nonce", "delay", "crash") for one in releases]
+        return _list(self._call("release", now, runs=runs))
+
+    # whoever ------------------------------------------------------------------------------------
+
+    def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
+        """See :meth:`Store.prune`."""
+        return int(self._call("prune", now, history=history, most=most, limit=limit))
+
+    def runs(self, *, job: str | None = None, state: str | None = None, limit: int = 50) -> list[Run]:
+        """See :meth:`Store.runs`; more than a page of them is not read in one step."""
+        if job is not None:
+            indexes = [f"{name}:{job}" for name in ("active", "ended") if state is None or _holds(name, state)]
+            found = [run for index in indexes for run in self._listed(index, state, limit)]
+        elif state in ACTIVE:
+            found = list(self._listed("deadlines", state))  # few, but in another order: all of them
+        else:
+            found = list(self._listed("runs", state, limit))
+        found.sort(key=lambda run: (-run.slot, run.job, run.kind))
+        return found[:limit]
+
+    def run(self, key: RunKey) -> Run | None:
+        """See :meth:`Store.run`."""
+        return next(map(_run, _list(self._call("runs", run=_named(key))["runs"])), None)
+
+    def jobs(self) -> list[Job]:
+        """See :meth:`Store.jobs`."""
+        return sorted(map(_job, _list(self._call("jobs"))), key=lambda job: job.name)
+
+    def nodes(self) -> list[Node]:
+        """See :meth:`Store.nodes`."""
+        nodes = [Node(**node) for node in _list(self._call("nodes"))]
+        return sorted(nodes, key=lambda node: (node.name, node.id))
+
+    def close(self) -> None:
+        """See :meth:`Store.close`."""
+        self._client.connection_pool.disconnect()
+
+    # the call -----------------------------------------------------------------------------------
+
+    def _listed(self, index: str, state: str | None, limit: int | None = None) -> Iterator[Run]:
+        """Return the runs of an index in its order, page by page."""
+        left, after = limit, {}
+        while left is None or left > 0:
+            look = _PAGE if state or left is None else min(left, _PAGE)
+            asked = {"index": index, "look": look, "limit": look if left is None else min(left, look), **after}
+            answer = self._call("runs", **asked, **({"state": state} if state else {}))
+            yield from map(_run, _list(answer["runs"]))
+            if "after" not in answer:
+                return
+            after = {"after": answer["after"]}
+            left = left and left - len(_list(answer["runs"]))
+
+    def _call(self, verb: str, now: int | None = None, /, **asked: Any) -> Any:
+        """Carry a verb out; return its answer, learn the time and the identity that come with it."""
+        asked["identity"] = self._candidate
+        if now is not None:
+            asked["now"] = now
+        before = self.clock.monotonic()
+        envelope = json.loads(self._evaluate(verb, json.dumps(asked, ensure_ascii=False)))
+        if "version" in envelope:
+            raise StoreUnusable(
+                f"{self.shown}: the store {self.prefix} is of version {envelope['version']}, "
+                f"this node knows version {VERSION}: upgrade the node, or give it a prefix of its own"
+            )
+        with self._answering:
+            self._answered(before, envelope["now"], envelope["identity"])
+        self._warn(_list(envelope["unreadable"]))
+        return envelope.get("answer")
+
+    def _evaluate(self, verb: str, asked: str) -> str:
+        """Return the script's answer; by its hash, or whole where the server does not know it (yet)."""
+        script, sha = _script(verb)
+        try:
+            try:
+                answer = self._client.evalsha(sha, 1, self.prefix, asked)
+            except redis.exceptions.NoScriptError:
+                answer = self._client.eval(script, 1, self.prefix, asked)
+        except redis.RedisError as error:
+            raise self._told(error) from error
+        except BaseException:
+            # Interrupted from outside, a task's time limit perhaps: an answer may be on its way still.
+            self._client.connection_pool.disconnect(inuse_connections=False)
+            raise
+        # Bytes that are no text can only come from somebody's edit: they must not spoil the others.
+        return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+
+    def _told(self, error: redis.RedisError) -> StoreError:
+        """Return the error as the callers know it, in one line."""
+        text = " ".join(str(error).split())
+        refused = isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError)
+        if isinstance(error, redis.ConnectionError | redis.TimeoutError) and not refused:
+            return StoreUnreachable(f"{self.shown} does not answer: {text}")
+        passing = redis.exceptions.ClusterDownError | redis.exceptions.MasterDownError
+        if text.startswith(_PASSING) or isinstance(error, passing | redis.exceptions.TryAgainError):
+            return StoreUnreachable(f"{self.shown} does not answer for now: {text}")
+        return StoreUnusable(f"{self.shown} cannot be used: {text}")
+
+    def _warn(self, unreadable: Sequence[str]) -> None:
+        """Name each record that was passed over, once."""
+        for key in unreadable:
+            if key not in self._warned:
+                self._warned.add(key)
+                logger.warning("%s: passed over %s: somebody edited it, and it cannot be read", self.shown, key)
+
+
+@cache
+def _script(verb: str) -> tuple[str, str]:
+    """Return the script of a verb, and its hash."""
+    folder = Path(__file__).with_name("lua")
+    script = "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", verb))
+    return script, sha1(script.encode(), usedforsecurity=False).hexdigest()
+
+
+# What goes there, and what comes back -----------------------------------------------------------
+
+
+def _given(value: object, *names: str) -> dict[str, Any]:
+    """Return these fields of a value, but for those that are None: Lua has no word for it."""
+    return {name: item for name in names if (item := getattr(value, name)) is not None}
+
+
+def _named(key: RunKey) -> dict[str, Any]:
+    return {"job": key.job, "slot": key.slot, "kind": key.kind}
+
+
+def _offered(offer: Offer) -> dict[str, Any]:
+    asked = _given(offer, "job", "slots", "late", "overlap", "claim_timeout")
+    if offer.leap is not None:
+        asked["leap"] = _given(offer.leap, "first", "last", "count")
+    return asked
+
+
+def _list(answer: Any) -> list[Any]:
+    """Return a list that comes from Lua, where an empty one looks like an empty object."""
+    return answer or []
+
+
+def _claimed(offer: Offer, answer: dict[str, Any]) -> Claimed:
+    return Claimed(
+        job=offer.job,
+        floor=answer.get("floor"),
+        claims=tuple(
+            _claim(RunKey(offer.job, slot), claim)
+            for slot, claim in zip(offer.slots, _list(answer["claims"]), strict=True)
+        ),
+        missed=_run(answer["missed"]) if "missed" in answer else None,
+    )
+
+
+def _claim(key: RunKey, answer: dict[str, Any]) -> Claim:
+    run = _run(answer["run"]) if "run" in answer else None
+    return Claim(key=key, answer=answer["answer"], run=run, wait=answer.get("wait", 0))
+
+
+_FIELDS = tuple((field.name, str(field.type).startswith("int")) for field in fields(Run))
+
+
+def _run(record: dict[str, Any]) -> Run:
+    return Run(**{
+        name: int(record[name]) if is_number else record[name]
+        for name, is_number in _FIELDS if name in record
+    })  # fmt: skip
+
+
+def _job(record: dict[str, Any]) -> Job:
+    hashes = tuple((str(name), int(since)) for name, since in _list(record.pop("hashes")))
+    return Job(**(record | {"fence": int(record["fence"]), "hashes": hashes}))
+
+
+def _holds(index: str, state: str) -> bool:
+    """Whether runs of this state are in the index ``active``, else in ``ended``."""
+    return (state in ACTIVE) == (index == "active")

@@ -1,0 +1,228 @@
+"""The transitions where the store contract cannot reach: stop flags, a ledger's books, bounds of memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from anarchon_celery.protocol import (
+    ACTIVE,
+    ENDED,
+    Claim,
+    Holding,
+    Job,
+    Offer,
+    Redispatch,
+    Registration,
+    Release,
+    Renewal,
+    Run,
+    RunKey,
+    Sent,
+    Stale,
+    Start,
+    Started,
+)
+from anarchon_celery.transitions import (
+    REMEMBERED_HASHES,
+    Ledger,
+    claim,
+    finish,
+    forget,
+    lost_to,
+    redispatch,
+    register,
+    release,
+    renew,
+    requeue,
+    rewind,
+    sent,
+    start,
+    start_timeout,
+)
+
+MINUTE = 60_000
+T = 1_790_000_000_000
+KEY = RunKey("report", T)
+JOB = Job(name="report", hashes=(("h1", T),), first_seen=T, seen=T)
+CLAIMED = Run(job="report", slot=T, nonce="n1", claimed_at=T, deadline=T + 10_000, span=10_000)
+RUNNING = replace(
+    CLAIMED, state="running", attempt=1, fence=T * 1000, token="t1", lease=30_000,
+    deadline=T + 30_000, span=30_000,
+)  # fmt: skip
+
+
+def ledger(*runs: Run, job: Job = JOB, created: int = 0) -> Ledger:
+    return Ledger([job], runs, created=created)
+
+
+def ask(token: str = "t1", **how) -> Start:
+    return Start(key=KEY, token=token, worker="w", **how)
+
+
+# A run that somebody asked to stop --------------------------------------------------------------
+
+
+def test_a_run_that_is_to_stop_is_told_and_keeps_its_deadline():
+    books = ledger(replace(RUNNING, stop="cancelled by anna"))
+    told = renew(books, T + 9_000, [Holding(key=KEY, token="t1", fence=T * 1000)])
+    assert [Renewal(answer="stop", reason="cancelled by anna")] == told
+    assert books.changed_runs == {}
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
+def test_a_run_that_is_to_stop_may_be_ended_by_its_holder(outcome):
+    books = ledger(replace(RUNNING, stop="cancelled by anna"))
+    assert finish(books, T + 1, KEY, "t1", outcome, None)
+    assert outcome == books.runs[KEY].state
+
+
+@pytest.mark.parametrize("state", ["claimed", "queued", "released"])
+def test_a_run_that_is_to_stop_is_not_started(state):
+    books = ledger(replace(CLAIMED, state=state, stop="cancelled by anna"))
+    assert Stale(why="cancelled") == start(books, T + 1, ask())
+    assert books.changed_runs == {}
+
+
+@pytest.mark.parametrize("state", ["claimed", "queued", "running", "released"])
+def test_a_run_that_is_to_stop_is_cancelled_at_its_deadline(state):
+    run = replace(RUNNING, state=state, stop="cancelled by anna")
+    books = ledger(run)
+    seen = Redispatch(key=KEY, state=state, dispatch=1, deadline=T + 30_000, max_crashes=1)
+    (first,) = redispatch(books, T + 30_000, "two:2", "m1", [seen])
+    expected = replace(
+        run, state="cancelled", reason="cancelled by anna", crashes=int(state == "running"),
+        token=None, nonce="m1", deadline=None, span=None, finished_at=T + 30_000,
+    )  # fmt: skip
+    assert Claim(key=KEY, answer="cancelled", run=expected) == first
+    assert [first] == redispatch(books, T + 30_001, "two:2", "m1", [seen])
+    assert redispatch(books, T + 30_001, "two:2", "m2", [seen])[0].answer == "taken"
+    assert not finish(books, T + 30_002, KEY, "t1", "cancelled", None)
+
+
+# What a store remembers -------------------------------------------------------------------------
+
+
+def test_hashes_are_remembered_the_latest_ones():
+    books = Ledger()
+    for number in range(REMEMBERED_HASHES + 2):
+        register(books, T + number, [Registration(job="report", hash=f"h{number}")])
+    assert [f"h{number}" for number in range(2, REMEMBERED_HASHES + 2)] == [
+        hash for hash, _ in books.jobs["report"].hashes
+    ]
+    assert books.jobs["report"].first_seen == T
+
+
+@pytest.mark.parametrize(("claimed_at", "known"), [(T - 1, True), (T, False), (T + 1, False)])
+def test_a_run_is_recorded_anew_only_if_it_was_claimed_before_the_store_came_to_be(claimed_at, known):
+    books = Ledger(created=T)
+    answer = start(books, T + MINUTE, ask(claimed_at=claimed_at))
+    assert known == isinstance(answer, Started)
+    assert known == bool(books.runs) == bool(books.jobs)
+    assert known or Stale(why="unknown") == answer
+
+
+def test_a_run_recorded_anew_makes_its_job_known():
+    books = Ledger(created=T)
+    start(books, T + MINUTE, ask(claimed_at=0))
+    assert books.jobs == {
+        "report": Job(
+            name="report", first_seen=T + MINUTE, seen=T + MINUTE, fence=(T + MINUTE) * 1000, supervised=True
+        )
+    }
+
+
+def test_a_run_without_a_job_is_abandoned_at_its_deadline():
+    seen = Redispatch(key=KEY, state="claimed", dispatch=1, deadline=T + 10_000)
+    (ended,) = redispatch(Ledger(runs=[CLAIMED]), T + 10_000, "two:2", "m1", [seen])
+    assert (ended.answer, ended.run.reason) == ("abandoned", "no node has had its job for a day")
+
+
+def test_a_run_that_was_ever_started_is_queued_even_if_its_job_is_unknown():
+    books = Ledger(runs=[replace(CLAIMED, attempt=1)])
+    sent(books, T, [Sent(key=KEY, dispatch=1, task_id="i")])
+    assert books.runs[KEY].state == "queued"
+
+
+# The ledger's books -----------------------------------------------------------------------------
+
+
+def test_every_state_is_active_or_ended():
+    assert not ACTIVE & ENDED
+    assert len(ACTIVE | ENDED) == 11
+
+
+def test_a_ledger_knows_what_a_step_changed():
+    books = ledger()
+    claim(books, T, "one:1", "n1", [Offer(job="report", slots=(T,))])
+    assert {"report": replace(JOB, floor=T)} == books.changed_jobs
+    assert {KEY: replace(CLAIMED, node="one:1")} == books.changed_runs
+
+
+def test_a_refusal_changes_nothing():
+    books = ledger(RUNNING, job=replace(JOB, floor=T))
+    claim(books, T + 1, "one:1", "n2", [Offer(job="report", slots=(T, T + 9))])
+    start(books, T, ask("t2"))
+    finish(books, T, KEY, "t2", "failed", None)
+    requeue(books, T, KEY, "t2", delay=0, retries=1, start_timeout=1)
+    release(books, T, [Release(key=KEY, token="t2"), Release(key=KEY, nonce="n1")])
+    renew(books, T, [Holding(key=KEY, token="t2", fence=1)])
+    assert (books.changed_jobs, books.changed_runs) == ({}, {})
+
+
+def test_only_active_runs_count_as_others():
+    earlier = replace(RUNNING, slot=T - MINUTE)
+    books = ledger(CLAIMED, earlier)
+    assert books.others_active(KEY)
+    finish(books, T, earlier.key, "t1", "succeeded", None)
+    assert not books.others_active(KEY)
+    assert books.others_active(earlier.key)
+
+
+def test_what_is_forgotten_is_gone_and_below_the_floor():
+    done = replace(CLAIMED, state="succeeded", deadline=None, span=None, finished_at=T)
+    books = ledger(done, replace(done, kind="manual", slot=T + 1))
+    forget(books, T + MINUTE, list(books.runs))
+    assert (books.runs, books.jobs["report"].floor) == ({}, T)
+
+
+def test_rewinding_cuts_only_what_lies_too_far_ahead():
+    books = ledger(CLAIMED, replace(RUNNING, slot=T - 1, deadline=T + 1), job=replace(JOB, floor=T - MINUTE))
+    rewind(books, T)
+    assert (books.changed_jobs, books.changed_runs) == ({}, {})
+    rewind(books, T - 1)
+    assert {KEY: replace(CLAIMED, deadline=T - 1 + 10_000)} == books.changed_runs
+    rewind(books, T - 2 * MINUTE)
+    assert books.jobs["report"].floor == T - 2 * MINUTE
+    assert {T - 2 * MINUTE + 10_000, T - 2 * MINUTE + 30_000} == {run.deadline for run in books.runs.values()}
+
+
+# Small words ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dispatches", "minutes"), [(1, 5), (2, 10), (3, 20), (4, 40), (5, 60), (6, 60), (60, 60)]
+)
+def test_a_start_timeout_doubles_up_to_an_hour(dispatches, minutes):
+    assert minutes * MINUTE == start_timeout(5 * MINUTE, dispatches)
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (None, "the store does not know the run"),
+        (RUNNING, "taken over as attempt 1"),
+        (replace(RUNNING, attempt=2), "taken over as attempt 2"),
+        (replace(RUNNING, state="claimed"), "taken over as attempt 2"),
+        (replace(RUNNING, state="queued"), "taken over as attempt 2"),
+        (replace(RUNNING, state="released"), "taken over as attempt 2"),
+        (replace(RUNNING, state="abandoned"), "abandoned"),
+    ],
+)
+def test_a_lost_lease_is_told_to_whom(run, words):
+    assert words == lost_to(run)
+
+
+def test_a_run_is_written_as_in_the_log():
+    assert str(KEY) == "report @ 2026-09-21T14:13:20.000Z"
