@@ -28,7 +28,8 @@ clean:
 
 # Stamps: made anew, with the whole environment, when pyproject.toml is newer.
 $(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv --clear $(VENV)
+	rm -rf $(VENV) # also if it is a file or a link that another tool left
+	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .
 	@touch $@
 

@@ -83,7 +83,7 @@ def read(header: object) -> Order:
         raise HeaderError(f"header version {header.get('v')!r} is unknown to this worker, which reads {VERSION}")
     try:
         return _order(header)
-    except (KeyError, TypeError, ValueError) as reason:
+    except (KeyError, TypeError, ValueError, OverflowError) as reason:
         raise HeaderError(f"the {HEADER!r} header cannot be read: {reason!r}") from reason
 
 

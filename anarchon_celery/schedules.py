@@ -33,7 +33,7 @@ _RIGHT = (
 )
 
 
-class _Clockwork(BaseSchedule):
+class _Clockwork(BaseSchedule):  # type: ignore[misc]
     """A schedule that Celery's own beat can ask, answered from fire times."""
 
     def fire_times(self, timezone: tzinfo) -> FireTimes:
@@ -156,7 +156,7 @@ def as_schedule(value: Any) -> BaseSchedule:
     """
     if isinstance(value, BaseSchedule):
         return value
-    if isinstance(value, str) and (value.startswith("@") or len(value.split()) > 1):
+    if isinstance(value, str) and (value.strip().startswith("@") or len(value.split()) > 1):
         _cron(value, _UTC)
         return cron(value)
     try:
@@ -212,6 +212,7 @@ def _interval(value: Any) -> Interval:
 
 # Zones
 
+
 def _zone(zone: str | tzinfo) -> Zone:
     """Return a zone under the name it has in every process, as Python's own where that knows it."""
     if isinstance(zone, str):
@@ -224,7 +225,7 @@ def _zone(zone: str | tzinfo) -> Zone:
             return _named_zone(name)
         if (offset := zone.utcoffset(None)) is not None:
             return Zone(str(fixed_zone(offset)), fixed_zone(offset))
-    except Exception:                           # whatever a zone without a name does when asked without a date
+    except Exception:  # whatever a zone without a name does when asked without a date
         pass
     return Zone(name or re.sub(r" at 0x[0-9a-f]+", "", repr(zone)), zone)
 
@@ -243,11 +244,11 @@ def _named_zone(name: str) -> Zone:
 _ALIASES = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
-}
-_FIELDS = (                                     # in croniter's order: name, least and greatest value
+}  # fmt: skip
+_FIELDS = (  # in croniter's order: name, least and greatest value
     ("minute", 0, 59), ("hour", 0, 23), ("day of month", 1, 31), ("month", 1, 12), ("day of week", 0, 7),
     ("second", 0, 59),
-)
+)  # fmt: skip
 _DAY_OF_MONTH, _MONTH, _DAY_OF_WEEK = 2, 3, 4
 _NAMES = {
     _MONTH: {
@@ -255,7 +256,7 @@ _NAMES = {
         "jul": 7, "aug": 8, "sep": 9, "oct": 10, "nov": 11, "dec": 12,
     },
     _DAY_OF_WEEK: {"sun": 0, "mon": 1, "tue": 2, "wed": 3, "thu": 4, "fri": 5, "sat": 6},
-}
+}  # fmt: skip
 _RANGE = re.compile(r"(?:\*|([0-9]+|[a-z]+)(-(?:[0-9]+|[a-z]+))?)(/[0-9]{1,4})?")
 _NTH = re.compile(r"([0-9a-z-]+)(#[1-5])|l([0-7])|([0-7])l")
 
@@ -269,8 +270,14 @@ def _cron(text: str, zone: Zone) -> Cron:
             _expand(position, word) for position, word in enumerate(words)
         )
         return Cron(
-            zone=zone, seconds=seconds, minutes=minutes, hours=hours, days_of_month=days, months=months,
-            days_of_week=weekdays, nth_days_of_week=nth,
+            zone=zone,
+            seconds=seconds,
+            minutes=minutes,
+            hours=hours,
+            days_of_month=days,
+            months=months,
+            days_of_week=weekdays,
+            nth_days_of_week=nth,
             either_day=not _is_open(words[_DAY_OF_MONTH]) and not _is_open(words[_DAY_OF_WEEK]),
             every_occurrence=_recurs(words[0], minutes, 60) or _recurs(words[1], hours, 24),
         )
@@ -326,7 +333,7 @@ def _expand(position: int, word: str) -> tuple[tuple[int, ...], tuple[tuple[int,
 def _plain(position: int, term: str, word: str) -> str:
     """Return one term in the form that all versions of croniter read alike, and as cron does.
 
-    They differ on '59/15', misread '9-9' and '22-4/3', take '1W' for '1' and 'R' for a random number.
+    They differ on '59/15' and 'L7', misread '9-9' and '22-4/3', take '1W' for '1' and 'R' for random.
     """
     if term == "*/1" or (word == "?" and position in (_DAY_OF_MONTH, _DAY_OF_WEEK)):
         return "*"
@@ -334,7 +341,7 @@ def _plain(position: int, term: str, word: str) -> str:
         return term
     nth = _NTH.fullmatch(term) if position == _DAY_OF_WEEK else None
     if nth and not nth[1]:
-        return f"l{nth[3] or nth[4]}"
+        return f"l{int(nth[3] or nth[4]) % 7}"
     numbers = _numbers(position, nth[1] if nth else term, word)
     return ",".join(f"{number}{nth[2] if nth else ''}" for number in numbers)
 
@@ -359,7 +366,7 @@ def _numbers(position: int, term: str, word: str) -> list[int]:
         raise _refusal(position, term, word)
     if position != _DAY_OF_WEEK:
         return _steps(start, end, every, low, greatest)
-    if start == 7:                              # Sunday begins a week as 0, and ends one as 7
+    if start == 7:  # Sunday begins a week as 0, and ends one as 7
         start, end = 0, end % 7
     return [day % 7 for day in _steps(start, end, every, low, greatest)]
 
@@ -386,10 +393,15 @@ def _refusal(position: int, term: str, word: str) -> ScheduleError:
 
 # Celery's schedules
 
+
 def _crontab(schedule: schedules.crontab, timezone: tzinfo) -> Cron:
     """Return the fire times of a crontab: Celery's meaning, a day must match in month and in week."""
     fields = (
-        schedule.minute, schedule.hour, schedule.day_of_month, schedule.month_of_year, schedule.day_of_week
+        schedule.minute,
+        schedule.hour,
+        schedule.day_of_month,
+        schedule.month_of_year,
+        schedule.day_of_week,
     )
     minutes, hours, days, months, weekdays = (tuple(sorted(values)) for values in fields)
     recurs = _recurs(schedule._orig_minute, minutes, 60) or _recurs(schedule._orig_hour, hours, 24)
@@ -410,7 +422,12 @@ def _shared(
     recurs: bool,
 ) -> Cron:
     return Cron(
-        zone=zone, minutes=minutes, hours=hours, days_of_month=days, months=months, days_of_week=weekdays,
+        zone=zone,
+        minutes=minutes,
+        hours=hours,
+        days_of_month=days,
+        months=months,
+        days_of_week=weekdays,
         every_occurrence=recurs,
     )
 

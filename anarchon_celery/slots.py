@@ -29,18 +29,18 @@ from typing import NamedTuple
 from .errors import ScheduleError
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
-SHORTEST = 100                  # of intervals: below it, claiming costs more than the job can be worth
-COUNTED = 10_000                # leapt slots are counted up to here
-LAST = -1                       # the last day of a month, the last Friday of a month
+SHORTEST = 100  # of intervals: below it, claiming costs more than the job can be worth
+COUNTED = 10_000  # leapt slots are counted up to here
+LAST = -1  # the last day of a month, the last Friday of a month
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{3}(\d{3})?)?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _LONGEST_MONTHS = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_FIELDS = {                     # of Cron, with all that each can allow
+_FIELDS = {  # of Cron, with all that each can allow
     "seconds": tuple(range(60)), "minutes": tuple(range(60)), "hours": tuple(range(24)),
     "days_of_month": tuple(range(1, 32)), "months": tuple(range(1, 13)), "days_of_week": tuple(range(7)),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -175,9 +175,9 @@ class _Piece(NamedTuple):
 
     first: int
     end: int
-    midnight: int               # the UTC instant that 00:00 has, or would have, by this piece's offset
-    gap: bool                   # left out: whatever was due in it fires at its end's instant
-    instant: int                # that instant
+    midnight: int  # the UTC instant that 00:00 has, or would have, by this piece's offset
+    gap: bool  # left out: whatever was due in it fires at its end's instant
+    instant: int  # that instant
 
 
 def _segments(zone: Zone, day: int) -> Iterator[tuple[int, int, int]]:
@@ -199,7 +199,7 @@ def _segments(zone: Zone, day: int) -> Iterator[tuple[int, int, int]]:
 def _pieces(zone: Zone, day: int, every_occurrence: bool) -> tuple[_Piece, ...]:
     """Return the pieces of one local day; one that spans it all on most days."""
     pieces: list[_Piece] = []
-    covered, change = 0, 0      # the times of day we have had, and the instant at which they ended
+    covered, change = 0, 0  # the times of day we have had, and the instant at which they ended
     for start, end, offset in _segments(zone, day):
         midnight = day * DAY - offset
         first, last = max(start - midnight, 0), min(end - midnight, DAY)
@@ -262,8 +262,10 @@ class Cron(FireTimes):
     @property
     def key(self) -> str:
         """All fields, what they mean together, and the zone."""
-        fields = ["*" if (allowed := getattr(self, name)) == whole else ",".join(map(str, allowed))
-                  for name, whole in _FIELDS.items()]
+        fields = [
+            "*" if (allowed := getattr(self, name)) == whole else ",".join(map(str, allowed))
+            for name, whole in _FIELDS.items()
+        ]
         nth = ",".join(f"{day}#{nth}" for day, nth in self.nth_days_of_week)
         meaning = f"{'or' if self.either_day else 'and'} {'every' if self.every_occurrence else 'once'}"
         return f"cron {' '.join([*fields, nth or '-'])} {meaning} {self.zone.name}"
@@ -277,28 +279,45 @@ class Cron(FireTimes):
         return self._nearest(until, -1)
 
     def count(self, after: int, until: int, most: int) -> int:
-        """Count by days where the clock does not change."""
-        total = 0
-        while total < most and (time := self.next(after)) is not None and time <= until:
-            total, after = total + 1, time
-            pieces = _pieces(self.zone, (time + self.zone.offset(time)) // DAY, self.every_occurrence)
-            if len(pieces) == 1:                # a day like most: the rest of it by arithmetic
-                midnight = pieces[0].midnight
-                after = max(time, min(until, midnight + DAY - 1))
-                total += self._rank(after + 1 - midnight) - self._rank(time + 1 - midnight)
+        """Count by arithmetic within each day."""
+        total, change = 0, None
+        last_day = self._day(until) + 1
+        for day in self._days(self._day(after) - 1, 1):
+            if day > last_day or total >= most:
+                break
+            for piece in _pieces(self.zone, day, self.every_occurrence):
+                if not piece.gap:
+                    start = max(self._rank(piece.first), self._rank(after + 1 - piece.midnight))
+                    end = min(self._rank(piece.end), self._rank(until + 1 - piece.midnight))
+                    total += max(0, end - start)
+                elif self._first_of(piece, after) is not None and piece.instant <= until:
+                    # The end of the gap may be scheduled itself, and a gap over midnight belongs to two days.
+                    total += piece.instant != change and not self._is_scheduled(piece.instant)
+                    change = piece.instant
         return min(total, most)
+
+    def _day(self, instant: int) -> int:
+        """Return the local day, as days since the epoch."""
+        return (instant + self.zone.offset(instant)) // DAY
+
+    def _is_scheduled(self, instant: int) -> bool:
+        """Tell whether the local time of an instant is one of those given."""
+        day, time = divmod(instant + self.zone.offset(instant), DAY)
+        return self._rank(time) < self._rank(time + 1) and next(self._days(day, 1), None) == day
 
     def _nearest(self, instant: int, step: int) -> int | None:
         """Return the nearest fire time after (step 1), or at or before (step -1) an instant."""
         find, choose = (self._first_of, min) if step > 0 else (self._last_of, max)
         best = None
         # A clock set back over midnight mixes two days: begin a day early, and look one day further.
-        for day in self._days((instant + self.zone.offset(instant)) // DAY - step, step):
+        for day in self._days(self._day(instant) - step, step):
             pieces = _pieces(self.zone, day, self.every_occurrence)
             found = [time for piece in pieces if (time := find(piece, instant)) is not None]
             if best is not None:
                 return choose([best, *found])
             best = choose(found, default=None)
+            if best is not None and len(pieces) == 1:  # a day like most
+                return best
         return best
 
     def _first_of(self, piece: _Piece, after: int) -> int | None:
@@ -330,7 +349,7 @@ class Cron(FireTimes):
         """Yield the days that match from one day on, forwards or backwards, as days since the epoch."""
         first = date.fromordinal(day + _EPOCH_DAY)
         year, month = first.year, first.month
-        for _ in range(41 * 12):                # the longest wait: 40 years for one weekday of 29 February
+        for _ in range(41 * 12):  # the longest wait: 40 years for one weekday of 29 February
             if month in self.months:
                 start = date(year, month, 1).toordinal() - _EPOCH_DAY - 1
                 days = _days_of_month(

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.processes import Processes
 from tests.servers import RedisServer, required
+
+# How long an example takes is the machine's affair. The rest is hypothesis' own: fixed seeds where CI is set.
+settings.register_profile(
+    'anarchon', deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile('anarchon')
 
 
 def pytest_configure(config):

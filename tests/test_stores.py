@@ -6,14 +6,17 @@ Each test runs on every store, with the time the test says; only the last part a
 from __future__ import annotations
 
 import multiprocessing
+import re
 import secrets
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pytest
 
+from anarchon_celery.errors import StoreError, StoreUnreachable, StoreUnusable
 from anarchon_celery.protocol import (
     Claim,
     Claimed,
@@ -36,6 +39,7 @@ from anarchon_celery.protocol import (
 )
 from anarchon_celery.slots import Leap
 from anarchon_celery.stores import CHUNK, Store, new_nonce, open_store
+from tests.servers import free_port
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
 
@@ -47,6 +51,9 @@ YOUNG, OLD = 4_000_000_000_000, 1
 
 BEAT = Node(id="incarnation-1", name="one:1")
 OTHER = Node(id="incarnation-2", name="two:2")
+
+#: How old the time may be at which a node was seen.
+SEEN_EVERY = 5 * SECOND
 
 KINDS = ("memory", "sqlite", "redis")
 
@@ -86,6 +93,7 @@ def new_site(kind: str, request: pytest.FixtureRequest) -> Site:
 
 @pytest.fixture(params=KINDS)
 def site(request):
+    """Where the test's store is; a test of one kind names it by ``parametrize(..., indirect=True)``."""
     return new_site(request.param, request)
 
 
@@ -313,12 +321,19 @@ def test_nodes_are_listed_by_name_and_known_by_incarnation(store):
 
 
 def test_a_node_lives_that_registers_or_looks_for_expired_runs(store):
+    """To within a few seconds: a store need not write at each idle poll."""
     store.register(BEAT, [], now=T)
     store.expired(OTHER, 10, now=T + 1)
     assert {node.name: node.seen for node in store.nodes()} == {"one:1": T, "two:2": T + 1}
-    store.expired(BEAT, 10, now=T + 2)
-    store.register(OTHER, [], now=T + 3)
-    assert {node.name: node.seen for node in store.nodes()} == {"one:1": T + 2, "two:2": T + 3}
+    store.expired(BEAT, 10, now=T + SEEN_EVERY)
+    store.register(OTHER, [], now=T + 2)
+    assert {node.name: node.seen for node in store.nodes()} == {"one:1": T + SEEN_EVERY, "two:2": T + 2}
+
+
+def test_a_node_that_is_shown_by_another_name_is_seen_so_at_once(store):
+    store.register(BEAT, [], now=T)
+    store.expired(replace(BEAT, name="new:1"), 10, now=T + 1)
+    assert store.nodes() == [replace(BEAT, name="new:1", seen=T + 1)]
 
 
 # claim ------------------------------------------------------------------------------------------
@@ -1285,6 +1300,17 @@ def test_a_retry_that_was_lost_is_dispatched_again_with_the_same_retries(story):
     assert story.run().retries is None
 
 
+def test_a_retry_whose_publish_failed_keeps_its_retries(story):
+    story.begin()
+    story.requeue(retries=2)
+    story.wait_for_deadline()
+    story.redispatch(nonce="m1")
+    assert story.release(nonce="m1")
+    assert (story.run().retries, story.run().dispatch) == (2, 1)
+    assert isinstance(answer := story.start(token="t2"), Started)
+    assert answer.attempt == 1
+
+
 def test_a_worker_that_dies_running_a_retry_is_taken_over(story):
     story.begin()
     story.requeue(delay=0)
@@ -1558,7 +1584,7 @@ def test_a_floor_beyond_now_is_cut_and_runs_that_exist_are_still_taken(story):
     assert story.record().floor == T - HOUR
     story.now = T
     assert answers(story.offer(T - MINUTE, T - 1, T, nonce="n2")) == ["taken", "won", "taken"]
-    assert story.record().floor == T or story.record().floor == T - 1
+    assert story.record().floor == T - 1
 
 
 def test_a_clock_that_went_back_by_a_second_cuts_nothing(story):
@@ -1571,15 +1597,11 @@ def test_a_clock_that_went_back_by_a_second_cuts_nothing(story):
 
 def test_a_deadline_that_its_state_allows_is_not_cut(story):
     story.begin()
-    story.claim(T, nonce="n2")
-    story.now += 2 * SECOND
-    story.renew()
+    story.now = T + 20 * SECOND
     story.expired()
-    story.now = T + HOUR
-    story.expired()
-    story.now = T + HOUR - 2 * SECOND
+    story.now = T + 10 * SECOND
     with nothing_written(story.store):
-        assert len(story.expired().runs) == 1
+        assert story.expired().next_deadline == T + 30 * SECOND
 
 
 # whoever asks -----------------------------------------------------------------------------------
@@ -1709,6 +1731,64 @@ def test_an_answer_names_the_store(site, store):
     stranger.close()
 
 
+def wipe(site: Site, request: pytest.FixtureRequest) -> None:
+    if site.kind == "redis":
+        request.getfixturevalue("redis_server").flush()
+    else:
+        for path in request.getfixturevalue("tmp_path").glob("*.db*"):
+            path.unlink()
+
+
+@pytest.mark.parametrize("site", ["sqlite", "redis"], indirect=True)
+def test_a_wiped_store_is_another_and_learns_its_jobs_back(site, story, request):
+    story.begin()
+    before = story.store.identity
+    wipe(site, request)
+    story.now += MINUTE
+    assert story.claim(T + MINUTE, nonce="n2").answer == "unknown"
+    assert before != story.store.identity
+    assert everything(story.store) == ([], [])
+    assert story.register(cursor=T, first_seen=T - HOUR, supervised=True).floor == T
+    assert answers(story.offer(T, T + MINUTE, nonce="n3")) == ["taken", "won"]
+    assert story.renew(fence=1) == Renewal(answer="lost", reason="the store does not know the run")
+
+
+def test_a_handle_may_be_used_by_several_threads(story):
+    slots = range(T, T + 20)
+    story.now = T + 20
+
+    def claim_all(racer: int) -> list[int]:
+        claims = [story.claim(slot, nonce=f"racer-{racer}", overlap="allow") for slot in slots]
+        return [claim.key.slot for claim in claims if claim.won]
+
+    with ThreadPoolExecutor(8) as threads:
+        won = [slot for slots_won in threads.map(claim_all, range(8)) for slot in slots_won]
+    assert list(slots) == sorted(won)
+
+
+# a store that cannot be used --------------------------------------------------------------------
+
+
+def test_a_store_that_does_not_answer_is_unreachable():
+    store = open_store(f"redis://:secret@127.0.0.1:{free_port()}/0")
+    with pytest.raises(StoreUnreachable, match=re.escape(store.shown)) as error:
+        store.register(BEAT, [], now=T)
+    assert "secret" not in store.shown + str(error.value)
+    store.close()
+
+
+def test_a_file_that_cannot_be_opened_is_told(tmp_path):
+    store = open_store(f"sqlite:///{tmp_path}/nobody/made/this.db")
+    with pytest.raises(StoreError, match=re.escape("this.db")):
+        store.register(BEAT, [], now=T)
+    store.close()
+
+
+def test_an_unknown_scheme_is_told_with_the_known_ones():
+    with pytest.raises(StoreUnusable, match="'mongodb': known are memory, sqlite, redis"):
+        open_store("mongodb://localhost/0")
+
+
 # whose clock ------------------------------------------------------------------------------------
 
 
@@ -1761,9 +1841,8 @@ def test_every_answer_tells_the_stores_time(store):
     assert before - 1 <= store.clock.now() <= wall_clock() + 1
 
 
-def test_the_clock_of_a_server_judges_not_the_clients(site, store, monkeypatch):
-    if site.kind != "redis":
-        pytest.skip(f"{site.kind}: the clock is the host's")
+@pytest.mark.parametrize("site", ["redis"], indirect=True)
+def test_the_clock_of_a_server_judges_not_the_clients(store, monkeypatch):
     right = time.time
     monkeypatch.setattr(time, "time", lambda: right() - 86_400)
     store.register(BEAT, [Registration(job="report", hash="h")])

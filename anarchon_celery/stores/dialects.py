@@ -118,7 +118,7 @@ def _configure(connection: sqlite3.Connection, record: Any) -> None:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Change the journal's mode, which is kept in the file; SQLite itself does not wait for a turn at that."""
+    """Change the journal's mode, which the file keeps: for that SQLite itself does not wait its turn."""
     (patience,) = connection.execute("PRAGMA busy_timeout").fetchone()
     until = time.monotonic() + patience / 1000
     while True:

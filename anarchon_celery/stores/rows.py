@@ -7,7 +7,7 @@ tuple. Reading trusts nothing, since somebody may have edited the row by hand.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -18,8 +18,9 @@ from ..protocol import ACTIVE, ENDED, Job, Node, Run
 
 Value = TypeVar("Value")
 
-_TYPES: dict[str, type[BigInteger | SmallInteger | Text]] = {
-    "int": BigInteger, "bool": SmallInteger, "str": Text, "tuple": Text,
+#: By the annotation's first word: the column's type, and the type of what stands in it.
+_TYPES: dict[str, tuple[type[BigInteger | SmallInteger | Text], type]] = {
+    "int": (BigInteger, int), "bool": (SmallInteger, int), "str": (Text, str), "tuple": (Text, str),
 }  # fmt: skip
 
 #: What is counted, and cannot be below zero.
@@ -34,18 +35,25 @@ class Shape(Generic[Value]):
         self.values, self.key = values, key
         annotated = {one.name: str(one.type) for one in fields(values)}  # type: ignore[arg-type]
         self.names = tuple(annotated)
-        self._kinds = [text.partition(" ")[0].partition("[")[0] for text in annotated.values()]
-        self._optional = [text.endswith("None") for text in annotated.values()]
-        self._get = attrgetter(*self.names)
-        self._plain = not {"bool", "tuple"} & set(self._kinds)
+        self._kinds = {name: text.partition(" ")[0].partition("[")[0] for name, text in annotated.items()}
+        self._optional = {name for name, text in annotated.items() if text.endswith("None")}
+        self._allowed = [
+            {_TYPES[kind][1], *([type(None)] if name in self._optional else [])}
+            for name, kind in self._kinds.items()
+        ]
+        self._sound: set[tuple[type, ...]] = set()  # rows of a kind that was looked at already: they are many
+        self._counts = _COUNTS & annotated.keys()
+        self._coded = [name for name, kind in self._kinds.items() if kind in _READ]
+        self._cells = attrgetter(*self.names)
 
     def columns(self, collation: str | None) -> Iterable[Column[Any]]:
         """Return the columns; what is looked up is of a length that every database can index."""
-        for name, kind, optional in zip(self.names, self._kinds, self._optional, strict=True):
+        for name, kind in self._kinds.items():
             looked_up = name in self.key or name == "state"
-            sort = String(255, collation=collation) if looked_up and kind == "str" else _TYPES[kind]()
-            is_key = name in self.key
-            yield Column(name, sort, primary_key=is_key, autoincrement=False, nullable=optional)
+            sort = String(255, collation=collation) if looked_up and kind == "str" else _TYPES[kind][0]()
+            yield Column(
+                name, sort, primary_key=name in self.key, autoincrement=False, nullable=name in self._optional
+            )
 
     def read(self, row: Iterable[Any]) -> Value:
         """Return the value of a row.
@@ -53,28 +61,32 @@ class Shape(Generic[Value]):
         Raises:
             ValueError: it cannot be one; the message says why.
         """
-        cells = zip(self.names, row, self._kinds, self._optional, strict=True)
-        return self.values(
-            **{
-                name: None if cell is None and optional else _read(name, cell, kind)
-                for name, cell, kind, optional in cells
-            }
-        )
+        cells = dict(zip(self.names, row, strict=True))
+        if (types := tuple(map(type, cells.values()))) not in self._sound:
+            for (name, cell), allowed in zip(cells.items(), self._allowed, strict=True):
+                if type(cell) not in allowed:
+                    raise unreadable(name, cell)
+            self._sound.add(types)
+        for name in self._counts:
+            if cells[name] < 0:
+                raise unreadable(name, cells[name])
+        for name in self._coded:
+            cells[name] = _READ[self._kinds[name]](name, cells[name])
+        return self.values(**cells)
 
     def written(self, value: Value) -> dict[str, Any]:
         """Return the row of a value."""
-        cells = self._get(value)
-        if not self._plain:
-            cells = map(_written, cells)
-        return dict(zip(self.names, cells, strict=True))
+        row = dict(zip(self.names, self._cells(value), strict=True))
+        for name in self._coded:
+            row[name] = _written(row[name])
+        return row
 
     def differing(self, stored: Value | None, value: Value) -> dict[str, Any]:
         """Return the columns that have to be written; all of a row that could not be read."""
-        new = self.written(value)
         if stored is None:
-            return new
-        old = self.written(stored)
-        return {name: cell for name, cell in new.items() if cell != old[name]}
+            return self.written(value)
+        cells = zip(self.names, self._cells(stored), self._cells(value), strict=True)
+        return {name: _written(new) for name, old, new in cells if new != old}
 
     def key_of(self, value: Value) -> dict[str, Any]:
         """Return what ``is_key`` asks for."""
@@ -85,36 +97,35 @@ class Shape(Generic[Value]):
         return [table.c[name] == bindparam(f"key_{name}") for name in self.key]
 
 
-def _read(name: str, cell: Any, kind: str) -> Any:
-    if kind == "tuple":
-        return _pairs(name, cell)
-    if kind == "bool" and cell in (0, 1):
-        return bool(cell)
-    sound = isinstance(cell, str if kind == "str" else int)
-    if not sound or (name in _COUNTS and cell < 0):
-        raise ValueError(f"{name} is {_shortened(cell)}")
-    return cell
+def _bool(name: str, cell: int) -> bool:
+    if cell not in (0, 1):
+        raise unreadable(name, cell)
+    return bool(cell)
 
 
-def _pairs(name: str, cell: Any) -> tuple[tuple[str, int], ...]:
+def _pairs(name: str, cell: str) -> tuple[tuple[str, int], ...]:
     try:
         pairs = tuple((text, number) for text, number in json.loads(cell))
     except (TypeError, ValueError):
-        pairs = (("", None),)
-    if not all(isinstance(text, str) and isinstance(number, int) for text, number in pairs):
-        raise ValueError(f"{name} is {_shortened(cell)}")
+        raise unreadable(name, cell) from None
+    if not all(type(text) is str and type(number) is int for text, number in pairs):
+        raise unreadable(name, cell)
     return pairs
 
 
+_READ: dict[str, Callable[[str, Any], Any]] = {"bool": _bool, "tuple": _pairs}
+
+
 def _written(cell: Any) -> Any:
-    if isinstance(cell, tuple):
+    if type(cell) is tuple:
         return json.dumps(cell, separators=(",", ":"))
-    return int(cell) if isinstance(cell, bool) else cell
+    return int(cell) if type(cell) is bool else cell
 
 
-def _shortened(cell: Any) -> str:
+def unreadable(name: str, cell: Any) -> ValueError:
+    """Return the error that a field holds what it cannot."""
     text = repr(cell)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return ValueError(f"{name} is {text if len(text) <= 60 else f'{text[:57]}...'}")
 
 
 JOB: Shape[Job] = Shape(Job, "name")
@@ -127,7 +138,7 @@ class _RunShape(Shape[Run]):
     def read(self, row: Iterable[Any]) -> Run:
         run = super().read(row)
         if run.state not in ACTIVE | ENDED:
-            raise ValueError(f"state is {_shortened(run.state)}")
+            raise unreadable("state", run.state)
         if run.active and run.deadline is None:
             raise ValueError(f"it is {run.state} and has no deadline")
         return run

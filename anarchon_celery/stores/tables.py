@@ -23,6 +23,7 @@ from sqlalchemy import (
     Index,
     MetaData,
     Row,
+    Select,
     String,
     Table,
     Text,
@@ -133,15 +134,14 @@ class Tables:
 
     # the store itself ---------------------------------------------------------------------------
 
-    def create(self, connection: Connection) -> None:
+    def create(self, connection: Connection, now: int | None) -> None:
         """Make what is not there yet, in a transaction that has no other beside it."""
         self.metadata.create_all(connection)
-        now = connection.execute(select(self._now)).scalar_one()
-        meta = {"version": VERSION, "identity": secrets.token_hex(8), "created": now, "latest": 0}
+        created = connection.execute(select(self._now)).scalar_one() if now is None else now
+        meta = {"version": VERSION, "identity": secrets.token_hex(8), "created": created, "latest": 0}
         known = set(connection.execute(select(self.meta.c.name)).scalars())
-        if lacking := [
-            {"name": name, "value": str(meta[name])} for name in sorted(meta.keys() - known)
-        ]:
+        lacking = [{"name": name, "value": str(meta[name])} for name in sorted(meta.keys() - known)]
+        if lacking:
             connection.execute(insert(self.meta), lacking)
 
     def moment(self, connection: Connection, now: int | None) -> Moment:
@@ -169,26 +169,30 @@ class Tables:
 
     def load(
         self, connection: Connection, moment: Moment, *,
-        keys: Iterable[RunKey] = (), jobs: Iterable[str] = (), live: bool = False,
+        keys: Sequence[RunKey] = (), jobs: Sequence[str] = (), live: Sequence[str] = (),
     ) -> Loaded:  # fmt: skip
-        """Load these runs and these jobs, and all live runs of the jobs if asked."""
-        asked = {"keys": self.dialect.listed(sorted(set(keys)))}
-        named = {"names": self.dialect.listed([(name,) for name in sorted(set(jobs))])}
-        of_jobs = connection.execute(self._jobs_named, named).all() if jobs else []
-        of_runs = [*connection.execute(self._runs_keyed, asked)] if keys else []
-        if live:
-            of_runs += connection.execute(self._runs_live, named)
-        return self._loaded(moment, of_jobs, of_runs)
+        """Load these runs and these jobs, and all live runs of the jobs in ``live``."""
+        of_jobs = self._rows(connection, self._jobs_named, "names", [(name,) for name in jobs])
+        of_runs = self._rows(connection, self._runs_keyed, "keys", keys)
+        of_live = self._rows(connection, self._runs_live, "names", [(name,) for name in live])
+        known = {row[:3] for row in of_runs}
+        return self._loaded(moment, of_jobs, [*of_runs, *(row for row in of_live if row[:3] not in known)])
+
+    def _rows(
+        self, connection: Connection, statement: Select[Any], parameter: str, among: Sequence[Sequence[Any]]
+    ) -> Sequence[Row[Any]]:
+        listed = {parameter: self.dialect.listed(sorted(set(among)))}
+        return connection.execute(statement, listed).all() if among else ()
 
     def load_ahead(self, connection: Connection, moment: Moment) -> Loaded:
         """Load what lies further ahead than it can have been set: floors, and deadlines with their jobs."""
         runs, jobs = self.runs.c, self.jobs.c
         ahead = LIVE, runs.deadline > moment.now + runs.span
-        names = select(runs.job).where(*ahead)
-        named = select(self.jobs).where(or_(jobs.floor > moment.now, jobs.name.in_(names))).order_by(jobs.name)
-        asked = select(self.runs).where(*ahead).order_by(*self.run_key)
-        of_jobs = connection.execute(named.with_for_update()).all()
-        return self._loaded(moment, of_jobs, connection.execute(asked.with_for_update()))
+        concerned = or_(jobs.floor > moment.now, jobs.name.in_(select(runs.job).where(*ahead)))
+        named = select(self.jobs).where(concerned).order_by(jobs.name).with_for_update()
+        asked = select(self.runs).where(*ahead).order_by(*self.run_key).with_for_update()
+        of_jobs = connection.execute(named).all()
+        return self._loaded(moment, of_jobs, connection.execute(asked).all())
 
     def _loaded(self, moment: Moment, jobs: Iterable[Row[Any]], runs: Iterable[Row[Any]]) -> Loaded:
         of_jobs = {row.name: self._job_of(row) for row in jobs}
@@ -255,10 +259,9 @@ class Tables:
         jobs = {run.job for run in due}
         if not jobs:
             return frozenset()
-        named = {"names": self.dialect.listed([(name,) for name in sorted(jobs)])}
-        return frozenset(
-            jobs.difference(connection.execute(self._known_since, {**named, "since": now - ORPHANED_AFTER}).scalars())
-        )
+        named = self.dialect.listed([(name,) for name in sorted(jobs)])
+        asked = {"names": named, "since": now - ORPHANED_AFTER}
+        return frozenset(jobs.difference(connection.execute(self._known_since, asked).scalars()))
 
     def run(self, connection: Connection, key: RunKey) -> Run | None:
         """Return one run."""
@@ -283,7 +286,7 @@ class Tables:
         return [job for job in map(self._job_of, rows) if job is not None]
 
     def beyond_history(self, connection: Connection, oldest: int, most: int, limit: int) -> list[RunKey]:
-        """Return ended runs that finished before ``oldest`` or are not among the ``most`` newest of their job."""
+        """Return ended runs from before ``oldest``, or not among the ``most`` newest of their job."""
         runs = self.runs.c
         newest_first = runs.slot.desc(), runs.kind
         place = func.row_number().over(partition_by=runs.job, order_by=newest_first).label("place")

@@ -29,7 +29,7 @@ local function past_deadline(member, deadline)
   if is_unreadable then return nil end
   if not run then return forget(member) end
   if run.deadline == deadline and ACTIVE[run.state] then return run end
-  index(run, 'claimed')
+  index(run, member, 'claimed')
 end
 
 local function page()
@@ -63,7 +63,7 @@ end
 
 local latest = redis.call('HGET', META, 'latest')
 if latest and now < (whole(latest) or 0) - 1000 then rewind() end
-redis.call('HSET', META, 'latest', text(now))
+redis.call('HSET', META, 'latest', now)
 see(asked.node)
 
 local runs = page()

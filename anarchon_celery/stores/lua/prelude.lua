@@ -7,16 +7,20 @@
 --          or `version` alone, where the store is of a version this script does not know.
 --
 -- A record is a table: whole numbers as numbers, all else as text, and no field for None. A field
--- that the hash lacks has the default of protocol.Run. Numbers are written by `text` alone, because
--- tostring and cjson stop at 14 digits and a fence has 16. Texts are never compared by `<`, which
--- follows the server's locale.
+-- that the hash lacks has the default of protocol.Run. `text` makes texts of numbers, because `..` and
+-- cjson stop at 14 digits, and a fence has 16; the arguments of redis.call are exact by themselves.
+-- Texts are never compared by `<`, which follows the server's locale.
 local VERSION = 1
 local prefix, asked = KEYS[1], cjson.decode(ARGV[1])
 local unreadable = {}
 
-local function key(...) return prefix .. ':' .. table.concat({...}, ':') end
+local function key(name, job) return prefix .. ':' .. name .. (job and ':' .. job or '') end
 local function text(number) return string.format('%.0f', number) end
-local function whole(text) return string.match(text, '^%-?%d+$') and tonumber(text) end
+
+local function whole(text)
+  local number = tonumber(text)
+  return number and number % 1 == 0 and number or nil
+end
 
 local function names(...)
   local set = {}
@@ -47,7 +51,7 @@ if version and (whole(version) or VERSION + 1) > VERSION then return cjson.encod
 created = created and whole(created)
 if not (version and identity and created) then
   identity, created = identity or asked.identity, now
-  redis.call('HSET', META, 'version', VERSION, 'identity', identity, 'created', text(created))
+  redis.call('HSET', META, 'version', VERSION, 'identity', identity, 'created', created)
 end
 
 local function answered(value)
@@ -68,7 +72,7 @@ local function write(name, changes)
       gone[#gone + 1] = field
     else
       set[#set + 1] = field
-      set[#set + 1] = type(value) == 'number' and text(value) or value
+      set[#set + 1] = value
     end
   end
   if #set > 0 then redis.call('HSET', name, unpack(set)) end
@@ -109,7 +113,7 @@ local function hashes_of(job)
 end
 
 -- `run` may be anything that names one: {job, slot, kind}.
-local function name_of(run) return key('run', run.kind, text(run.slot), run.job) end
+local function name_of(run) return prefix .. ':run:' .. run.kind .. ':' .. text(run.slot) .. ':' .. run.job end
 
 -- What stands for the run in the indexes: its order in bytes is that of the keys.
 local function member_of(run) return string.format('%s\0%015.0f\0%s', run.job, run.slot, run.kind) end
@@ -143,20 +147,19 @@ local function find_run(one)
 end
 
 -- Move the run between the indexes; `was` is the state they know, nil if they know nothing of it.
-local function index(run, was)
-  local member = member_of(run)
+local function index(run, member, was)
   if ACTIVE[run.state] then
-    redis.call('ZADD', DEADLINES, text(run.deadline), member)
+    redis.call('ZADD', DEADLINES, run.deadline, member)
     if ACTIVE[was] then return end
-    redis.call('ZADD', key('active', run.job), text(-run.slot), member)
+    redis.call('ZADD', key('active', run.job), -run.slot, member)
     if was then
       redis.call('ZREM', FINISHED, member)
       redis.call('ZREM', key('ended', run.job), member)
     end
   else
-    redis.call('ZADD', FINISHED, text(run.finished_at or 0), member)
+    redis.call('ZADD', FINISHED, run.finished_at or 0, member)
     if ENDED[was] then return end
-    redis.call('ZADD', key('ended', run.job), text(-run.slot), member)
+    redis.call('ZADD', key('ended', run.job), -run.slot, member)
     if was then
       redis.call('ZREM', DEADLINES, member)
       redis.call('ZREM', key('active', run.job), member)
@@ -168,9 +171,10 @@ end
 local function put_run(run, changes, is_new)
   local was = not is_new and run.state or nil
   for field, value in pairs(changes) do run[field] = value or nil end
+  local member = member_of(run)
   write(name_of(run), is_new and run or changes)
-  if is_new then redis.call('ZADD', RUNS, text(-run.slot), member_of(run)) end
-  index(run, was)
+  if is_new then redis.call('ZADD', RUNS, -run.slot, member) end
+  index(run, member, was)
   return run
 end
 

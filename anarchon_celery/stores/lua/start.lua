@@ -24,7 +24,7 @@ end
 
 local function mint(name)
   local job = find_job(name)
-  local fence = math.max((job and job.fence or 0) + 1, now * 1000)
+  local fence = text(math.max((job and job.fence or 0) + 1, now * 1000))
   if job then
     put_job(job, {fence = fence, supervised = '1'})
   else
@@ -45,7 +45,7 @@ local function start(run, is_new)
     task_id = asked.task_id or false, lease = asked.lease, started_at = now, finished_at = false,
     reason = false, unstarted = 0, retries = false, not_before = false,
   }), is_new)
-  return {attempt = attempt, fence = text(fence), trigger = trigger}
+  return {attempt = attempt, fence = fence, trigger = trigger}
 end
 
 local run, is_unreadable = find_run(asked)

@@ -1,0 +1,344 @@
+"""The SQL store: the protocol's transitions, each in one transaction, timed by the database.
+
+A step reads the store's time, loads the rows it is about, lets :mod:`anarchon_celery.transitions`
+decide, and writes what changed. The tables are in :mod:`.tables`, what one kind of database does
+differently in :mod:`.dialects`, which also says what SQLite promises here.
+
+URLs are SQLAlchemy's: ``sqlite:///jobs.db`` is a file where the process was started,
+``sqlite:////srv/jobs.db`` an absolute one, ``sqlite://`` is in memory, for tests: gone when closed.
+Options are those of SQLAlchemy's ``create_engine``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+from .. import transitions
+from ..errors import StoreError, StoreUnreachable, StoreUnusable
+from ..protocol import (
+    Claim,
+    Claimed,
+    Expired,
+    Holding,
+    Job,
+    Node,
+    Offer,
+    Redispatch,
+    Registered,
+    Registration,
+    Release,
+    Renewal,
+    Run,
+    RunKey,
+    Sent,
+    Stale,
+    Start,
+    Started,
+)
+from ..transitions import Ledger
+from . import Store
+from .dialects import DIALECTS
+from .tables import Moment, Tables, Unmade
+
+Answer = TypeVar("Answer")
+
+#: What an idle poll leaves as it is: a node seen less long ago, a latest time this close.
+SEEN_EVERY = 5_000
+LATEST_EVERY = 1_000
+
+
+def open_store(url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None) -> SqlStore:
+    """Return the store at ``url``; nothing is connected until the first verb."""
+    return SqlStore(url, prefix=prefix, options=options)
+
+
+class SqlStore(Store):
+    """A store in a database; each object has connections of its own, opened when they are needed."""
+
+    def __init__(
+        self, url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Prepare the engine; see :func:`open_store`."""
+        super().__init__()
+        parsed = _parsed(url)
+        if parsed.get_backend_name() not in DIALECTS:
+            known = ", ".join(DIALECTS)
+            raise StoreUnusable(f"no store for {parsed.get_backend_name()!r} yet: known are {known}")
+        self.dialect = DIALECTS[parsed.get_backend_name()]
+        parsed, settings = self.dialect.engine(parsed, options or {})
+        self.shown = parsed.render_as_string(hide_password=True)
+        self._engine = self._made(parsed, settings)
+        self.dialect.attend(self._engine)
+        self._reading = self._engine.execution_options(**self.dialect.reading)
+        self._writing = self._engine.execution_options(**self.dialect.writing)
+        self._tables = Tables(prefix, self.dialect)
+        self._latest: int | None = None
+
+    def _made(self, url: URL, settings: Mapping[str, Any]) -> Engine:
+        try:
+            return create_engine(url, **settings)
+        except (ArgumentError, ImportError, TypeError) as reason:
+            raise StoreUnusable(f"{self.shown}: {_line(reason)}") from reason
+
+    # one transaction ----------------------------------------------------------------------------
+
+    def _step(
+        self, now: int | None, transition: Callable[[Ledger, int], Answer], *,
+        keys: Sequence[RunKey] = (), jobs: Sequence[str] = (), live: Sequence[str] = (),
+    ) -> Answer:  # fmt: skip
+        """Do one transition on these runs and jobs, and on all live runs of the jobs in ``live``."""
+
+        def work(connection: Connection, moment: Moment) -> Answer:
+            loaded = self._tables.load(connection, moment, keys=keys, jobs=jobs, live=live)
+            answer = transition(loaded.ledger, moment.now)
+            self._tables.save(connection, loaded)
+            return answer
+
+        return self._do(self._writing, now, work)
+
+    def _do(
+        self, engine: Engine, now: int | None, work: Callable[[Connection, Moment], Answer]
+    ) -> Answer:
+        """Do some work at one moment, in one transaction, and learn the time from it."""
+        answer, before, moment = self._in_tables(engine, now, work)
+        self._answered(before, moment.now, moment.identity)
+        return answer
+
+    def _look(self, work: Callable[[Connection], Answer]) -> Answer:
+        """Only read."""
+        answer, _, _ = self._in_tables(self._reading, None, lambda connection, _: work(connection))
+        return answer
+
+    def _in_tables(
+        self, engine: Engine, now: int | None, work: Callable[[Connection, Moment], Answer]
+    ) -> tuple[Answer, float, Moment]:
+        """Do some work in one transaction; where there are no tables, make them and do it then."""
+        with self._told():
+            try:
+                return self._transaction(engine, now, work)
+            except (DBAPIError, Unmade) as error:
+                if isinstance(error, DBAPIError) and not self.dialect.says_missing(error):
+                    raise
+            with self._writing.begin() as connection:
+                self._tables.create(connection, now)
+            return self._transaction(engine, now, work)
+
+    def _transaction(
+        self, engine: Engine, now: int | None, work: Callable[[Connection, Moment], Answer]
+    ) -> tuple[Answer, float, Moment]:
+        before = self.clock.monotonic()
+        with engine.begin() as connection:
+            moment = self._tables.moment(connection, now)
+            return work(connection, moment), before, moment
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say in one line what the database said."""
+        try:
+            yield
+        except StoreError as error:
+            raise type(error)(f"{self.shown}: {error}") from None
+        except Unmade as error:
+            raise StoreUnusable(f"{self.shown}: {error}") from None
+        except DBAPIError as error:
+            kind = StoreUnusable if self.dialect.says_hopeless(error) else StoreUnreachable
+            raise kind(f"{self.shown}: {_line(error.orig)}") from error
+        except SQLAlchemyError as error:
+            raise StoreUnreachable(f"{self.shown}: {_line(error)}") from error
+
+    # beat ---------------------------------------------------------------------------------------
+
+    def register(
+        self, node: Node, registrations: Sequence[Registration], *, now: int | None = None
+    ) -> list[Registered]:
+        """See :meth:`Store.register`."""
+
+        def work(connection: Connection, moment: Moment) -> list[Registered]:
+            loaded = self._tables.load(connection, moment, jobs=[asked.job for asked in registrations])
+            answer = transitions.register(loaded.ledger, moment.now, registrations)
+            self._tables.save(connection, loaded)
+            self._tables.put_node(connection, replace(node, seen=moment.now))
+            return answer
+
+        return self._do(self._writing, now, work)
+
+    def claim(
+        self, node: str, offers: Sequence[Offer], *, nonce: str, now: int | None = None
+    ) -> list[Claimed]:
+        """See :meth:`Store.claim`."""
+        keys = [RunKey(offer.job, slot) for offer in offers for slot in offer.slots]
+        keys += [RunKey(offer.job, offer.leap.first) for offer in offers if offer.leap is not None]
+        return self._step(
+            now,
+            lambda ledger, now: transitions.claim(ledger, now, node, nonce, offers),
+            keys=keys, jobs=[offer.job for offer in offers],
+            live=[offer.job for offer in offers if offer.overlap != "allow"],
+        )  # fmt: skip
+
+    def sent(self, published: Sequence[Sent], *, now: int | None = None) -> None:
+        """See :meth:`Store.sent`."""
+        keys = [one.key for one in published]
+        self._step(
+            now,
+            lambda ledger, now: transitions.sent(ledger, now, published),
+            keys=keys, jobs=[key.job for key in keys],
+        )  # fmt: skip
+
+    def expired(
+        self, node: Node, limit: int, *, after: tuple[int, RunKey] | None = None, now: int | None = None
+    ) -> Expired:
+        """See :meth:`Store.expired`. An idle poll only reads, except once in a while."""
+
+        def look(connection: Connection, moment: Moment) -> Expired | None:
+            if not self._is_noted(connection, moment, node):
+                return None
+            self._latest = moment.now
+            return self._tables.due(connection, moment.now, limit, after)
+
+        def note(connection: Connection, moment: Moment) -> Expired:
+            if self._went_back(moment):
+                loaded = self._tables.load_ahead(connection, moment)
+                transitions.rewind(loaded.ledger, moment.now)
+                self._tables.save(connection, loaded)
+            self._tables.put_node(connection, replace(node, seen=moment.now))
+            self._tables.put_latest(connection, moment.now)
+            self._latest = moment.now
+            return self._tables.due(connection, moment.now, limit, after)
+
+        return self._do(self._reading, now, look) or self._do(self._writing, now, note)
+
+    def _is_noted(self, connection: Connection, moment: Moment, node: Node) -> bool:
+        """Whether what a poll writes is near enough to what stands there."""
+        if self._went_back(moment) or abs(moment.now - moment.latest) >= LATEST_EVERY:
+            return False
+        known = self._tables.node(connection, node.id)
+        if known is None or abs(moment.now - known.seen) >= SEEN_EVERY:
+            return False
+        return replace(known, seen=node.seen) == node
+
+    def _went_back(self, moment: Moment) -> bool:
+        """Whether the store's clock went back by more than a second since the last poll."""
+        # What is stored is the latest time but for a second; of this store's own polls it is known.
+        near = self._latest is not None and abs(self._latest - moment.latest) < LATEST_EVERY
+        latest = self._latest if near and self._latest is not None else moment.latest
+        return moment.now < latest - 1000
+
+    def redispatch(
+        self, node: str, asked: Sequence[Redispatch], *, nonce: str, now: int | None = None
+    ) -> list[Claim]:
+        """See :meth:`Store.redispatch`."""
+        keys = [one.key for one in asked]
+        return self._step(
+            now,
+            lambda ledger, now: transitions.redispatch(ledger, now, node, nonce, asked),
+            keys=keys, jobs=[key.job for key in keys],
+        )  # fmt: skip
+
+    # workers ------------------------------------------------------------------------------------
+
+    def start(self, asked: Start, *, now: int | None = None) -> Started | Stale:
+        """See :meth:`Store.start`."""
+        return self._step(
+            now,
+            lambda ledger, now: transitions.start(ledger, now, asked),
+            keys=[asked.key], jobs=[asked.key.job],
+            live=[asked.key.job] if asked.overlap != "allow" else [],
+        )  # fmt: skip
+
+    def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
+        """See :meth:`Store.renew`."""
+        return self._step(
+            now,
+            lambda ledger, now: transitions.renew(ledger, now, holdings),
+            keys=[holding.key for holding in holdings],
+        )
+
+    def finish(
+        self, key: RunKey, token: str, outcome: str, *, reason: str | None = None, now: int | None = None
+    ) -> bool:
+        """See :meth:`Store.finish`."""
+        return self._step(
+            now,
+            lambda ledger, now: transitions.finish(ledger, now, key, token, outcome, reason),
+            keys=[key],
+        )
+
+    def requeue(
+        self, key: RunKey, token: str, *, delay: int, retries: int, start_timeout: int, now: int | None = None
+    ) -> bool:
+        """See :meth:`Store.requeue`."""
+        return self._step(
+            now,
+            lambda ledger, now: transitions.requeue(
+                ledger, now, key, token, delay=delay, retries=retries, start_timeout=start_timeout
+            ),
+            keys=[key],
+        )
+
+    def release(self, releases: Sequence[Release], *, now: int | None = None) -> list[bool]:
+        """See :meth:`Store.release`."""
+        return self._step(
+            now,
+            lambda ledger, now: transitions.release(ledger, now, releases),
+            keys=[one.key for one in releases],
+        )
+
+    # whoever ------------------------------------------------------------------------------------
+
+    def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
+        """See :meth:`Store.prune`. The search only reads; what it found is looked at again."""
+
+        def find(connection: Connection, moment: Moment) -> list[RunKey]:
+            return self._tables.beyond_history(connection, moment.now - history, most, limit)
+
+        def forget(connection: Connection, moment: Moment) -> int:
+            loaded = self._tables.load(connection, moment, keys=doomed, jobs=[key.job for key in doomed])
+            ended = [key for key, run in loaded.runs.items() if not run.active]
+            transitions.forget(loaded.ledger, moment.now, ended)
+            self._tables.save(connection, loaded)
+            self._tables.drop(connection, ended)
+            return len(ended)
+
+        doomed = self._do(self._reading, now, find)
+        return self._do(self._writing, now, forget) if doomed else 0
+
+    def run(self, key: RunKey) -> Run | None:
+        """See :meth:`Store.run`."""
+        return self._look(lambda connection: self._tables.run(connection, key))
+
+    def runs(self, *, job: str | None = None, state: str | None = None, limit: int = 50) -> list[Run]:
+        """See :meth:`Store.runs`."""
+        return self._look(lambda connection: self._tables.find_runs(connection, job, state, limit))
+
+    def jobs(self) -> list[Job]:
+        """See :meth:`Store.jobs`."""
+        return self._look(self._tables.all_jobs)
+
+    def nodes(self) -> list[Node]:
+        """See :meth:`Store.nodes`."""
+        return self._look(self._tables.all_nodes)
+
+    def close(self) -> None:
+        """See :meth:`Store.close`."""
+        self._engine.dispose()
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        # SQLAlchemy's own words may have the password in them.
+        scheme = url.partition(":")[0]
+        raise StoreUnusable(f"the store's URL {scheme}:… cannot be read: sqlite:///jobs.db is one") from None
+
+
+def _line(error: BaseException | None) -> str:
+    """What an error says, as one line."""
+    return " ".join(str(error).split())

@@ -1,0 +1,58 @@
+"""The app that the cluster's processes run: what it does is told by the environment.
+
+Each body appends what it does to a file, a JSON line a time, so that a test can compare what the
+tasks themselves saw with what the store recorded.
+"""
+
+import json
+import os
+import time
+
+from celery import Celery
+from celery import Task as PlainTask
+
+import anarchon_celery
+
+app = Celery('tests.cluster.app', task_cls=anarchon_celery.Task)
+app.conf.update(json.loads(os.environ['CLUSTER_CONF']))
+HISTORY = os.environ['CLUSTER_HISTORY']
+
+
+def wrote(lease, event):
+    """Append one line; O_APPEND makes a short write one piece."""
+    line = {
+        'job': lease.job,
+        'slot': lease.slot and lease.slot.isoformat(),
+        'attempt': lease.attempt,
+        'fence': lease.fence,
+        'event': event,
+        'at': time.time(),
+        'pid': os.getpid(),
+    }
+    with open(HISTORY, 'ab', buffering=0) as file:
+        file.write(json.dumps(line).encode() + b'\n')
+
+
+@app.task(bind=True)
+def quick(self):
+    wrote(self.lease, 'start')
+
+
+@app.task(bind=True)
+def slow(self, seconds):
+    """Work in small steps, and stop when asked."""
+    wrote(self.lease, 'start')
+    try:
+        for _ in range(round(seconds * 10)):
+            self.lease.wait(0.1)
+    except (anarchon_celery.LeaseLost, anarchon_celery.HandedOver) as ended:
+        wrote(self.lease, type(ended).__name__)
+        raise
+    wrote(self.lease, 'end')
+
+
+@app.task(base=PlainTask)
+def plain(job):
+    """An existing task, without the base class."""
+    with open(HISTORY, 'ab', buffering=0) as file:
+        file.write(json.dumps({'job': job, 'event': 'start', 'at': time.time()}).encode() + b'\n')

@@ -1,0 +1,165 @@
+"""Every happening, by name: its line word for word, its logger, its level."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from anarchon_celery import events
+from anarchon_celery.protocol import RunKey
+from anarchon_celery.slots import from_iso
+
+KEY = RunKey("report", from_iso("2026-10-10T12:00:30.000Z"))
+SLOT = "[anarchon] report @ 2026-10-10T12:00:30.000Z: "
+
+#: The lines of the contract, then those that it leaves to us.
+RUN_LINES = [
+    (
+        events.RunDispatched(KEY, "my-laptop:41822", 1, "scheduled"),
+        "INFO",
+        "dispatched by my-laptop:41822 (attempt 1, scheduled)",
+    ),
+    (
+        events.RunStarted(KEY, "celery@my-laptop:41907", 2, "takeover"),
+        "INFO",
+        "started on celery@my-laptop:41907 (attempt 2, takeover)",
+    ),
+    (events.RunFinished(KEY, 203), "INFO", "finished in 203 ms"),
+    (events.RunHandedOver(KEY, 5005), "INFO", "interrupted after 5005 ms, handed over to another instance"),
+    (events.SlotSkipped(KEY, "taken"), "INFO", "skipped (taken)"),
+    (events.SlotSkipped(KEY, "overlap"), "INFO", "skipped (overlap)"),
+    (events.SlotSkipped(KEY, "paused"), "INFO", "skipped (paused)"),
+    (events.SlotSkipped(KEY, "stale"), "INFO", "skipped (stale)"),
+    (events.SlotSkipped(KEY, "missed"), "INFO", "skipped (missed)"),
+    (events.RunFailed(KEY, 12, "ValueError: …"), "INFO", "failed after 12 ms: ValueError: …"),
+    (
+        events.RunLost(KEY, 31002, "taken over as attempt 2"),
+        "WARNING",
+        "lease lost after 31002 ms: taken over as attempt 2",
+    ),
+    (
+        events.RunAbandoned(KEY, "3 workers died running it"),
+        "ERROR",
+        "abandoned: 3 workers died running it",
+    ),
+    (events.RunRetried(KEY, 40, 2), "INFO", "retry 2 requested after 40 ms"),
+    (
+        events.MessageGivenBack(KEY, "the store does not answer", 5.0),
+        "WARNING",
+        "given back for 5 s: the store does not answer",
+    ),
+    (
+        events.RunNotPublished(KEY, "TypeError: x", certain=True),
+        "ERROR",
+        "not published, given back: TypeError: x",
+    ),
+    (
+        events.RunNotPublished(KEY, "ConnectionError: x", certain=False),
+        "ERROR",
+        "not published, perhaps out, so its deadline decides: ConnectionError: x",
+    ),
+    (
+        events.RunUnrecorded(KEY, "succeeded", "no answer"),
+        "ERROR",
+        "succeeded, but that could not be recorded: no answer",
+    ),
+]
+
+NODE_LINES = [
+    (
+        events.BeatStarted("my-laptop:41822", "redis://localhost:6379/1", 12, "30 s"),
+        "INFO",
+        "started as my-laptop:41822 (store redis://localhost:6379/1, 12 jobs, lease 30 s)",
+    ),
+    (
+        events.BeatStarted("a:1", "memory://", 1, "2.5 s"),
+        "INFO",
+        "started as a:1 (store memory://, 1 job, lease 2.5 s)",
+    ),
+    (events.BeatStarted("a:1", "memory://", 0, "30 s"), "INFO", "started as a:1 (store memory://, 0 jobs, lease 30 s)"),
+    (events.Noted("a note"), "WARNING", "a note"),
+    (
+        events.JobRefused("entry 'x': a number is right"),
+        "ERROR",
+        "entry 'x': a number is right; this job stays out, the others go on",
+    ),
+    (events.StoreLost("refused", 0.5), "WARNING", "waiting for the store: refused; trying again in 0.5 s"),
+    (events.StoreBack(), "INFO", "the store answers again"),
+    (events.BrokerLost("refused", 5.0), "WARNING", "waiting for the broker: refused; trying again in 5 s"),
+    (events.BrokerBack(), "INFO", "the broker takes messages again"),
+    (events.TickFailed("KeyError: 'x'"), "ERROR", "this look failed, the next one follows: KeyError: 'x'"),
+    (
+        events.HeldOff("stalled for 12.0 s", 10.0),
+        "WARNING",
+        "stalled for 12.0 s: takes over no running run for 10 s",
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def everything_said(caplog):
+    """Let all levels through; afterwards the lines of runs are wanted again."""
+    caplog.set_level(logging.DEBUG, "anarchon_celery")
+    caplog.set_level(logging.DEBUG, "celery")  # Celery makes its own logger the parent of nested ones
+    yield
+    events.log_runs(True)
+
+
+@pytest.mark.parametrize(("event", "level", "line"), RUN_LINES, ids=[line for _, _, line in RUN_LINES])
+def test_the_line_of_a_run(caplog, event, level, line):
+    events.emit(event)
+    assert [("anarchon_celery.runs", level, SLOT + line)] == said(caplog)
+
+
+@pytest.mark.parametrize(("event", "level", "line"), NODE_LINES, ids=[line for _, _, line in NODE_LINES])
+def test_the_line_of_a_node(caplog, event, level, line):
+    events.emit(event)
+    assert [("anarchon_celery", level, "[anarchon] " + line)] == said(caplog)
+
+
+def test_no_happening_is_left_out_above():
+    told = {type(event) for event, _, _ in RUN_LINES + NODE_LINES}
+    assert told == concrete(events.Event) - {events.RunEvent}
+
+
+def test_without_log_runs_only_the_warnings_about_runs_are_said(caplog):
+    events.log_runs(False)
+    for event, _, _ in RUN_LINES:
+        events.emit(event)
+    quiet = [SLOT + line for _, level, line in RUN_LINES if level != "INFO"]
+    assert quiet == [line for _, _, line in said(caplog)]
+
+
+def test_without_log_runs_all_lines_of_nodes_are_said(caplog):
+    events.log_runs(False)
+    for event, _, _ in NODE_LINES:
+        events.emit(event)
+    assert ["[anarchon] " + line for _, _, line in NODE_LINES] == [line for _, _, line in said(caplog)]
+
+
+def test_log_runs_again_brings_the_lines_back(caplog):
+    events.log_runs(False)
+    events.log_runs(True)
+    events.emit(events.RunFinished(KEY, 1))
+    assert [SLOT + "finished in 1 ms"] == [line for _, _, line in said(caplog)]
+
+
+def test_a_happening_is_a_value():
+    assert events.RunFinished(KEY, 1) == events.RunFinished(KEY, 1)
+    with pytest.raises(AttributeError):
+        events.RunFinished(KEY, 1).ms = 2
+
+
+def said(caplog):
+    return [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def concrete(kind):
+    return {kind for kind in subclasses(kind) if kind.__module__ == events.__name__}
+
+
+def subclasses(kind):
+    # A slotted dataclass is made twice; only the second one can be found in its module.
+    below = [getattr(events, each.__name__) for each in kind.__subclasses__()]
+    return set(below).union(*(subclasses(each) for each in below))

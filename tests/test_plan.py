@@ -1,0 +1,407 @@
+"""What a beat node plans: from where on each job is undecided, and what it offers when."""
+
+from __future__ import annotations
+
+import pytest
+
+from anarchon_celery.config import Policy
+from anarchon_celery.plan import Delay, Plan, PlannedJob
+from anarchon_celery.protocol import Claim, Claimed, Offer, Registered, Registration, Run, RunKey
+from anarchon_celery.slots import FireTimes, Interval, Leap
+
+SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
+
+#: A full minute, when most tests begin.
+T = 1_790_000_040_000
+
+QUIET = Policy(jitter=0)
+
+
+class Asked(FireTimes):
+    """Fire times that count how often they are asked."""
+
+    def __init__(self, times: FireTimes) -> None:
+        self.times, self.asked = times, 0
+
+    @property
+    def key(self) -> str:
+        return self.times.key
+
+    def next(self, after: int) -> int | None:
+        self.asked += 1
+        return self.times.next(after)
+
+    def previous(self, until: int) -> int | None:
+        self.asked += 1
+        return self.times.previous(until)
+
+
+class Times(FireTimes):
+    """A few instants, and then no more."""
+
+    def __init__(self, *times: int) -> None:
+        self.times = times
+
+    @property
+    def key(self) -> str:
+        return f"times {self.times}"
+
+    def next(self, after: int) -> int | None:
+        return next((time for time in self.times if time > after), None)
+
+    def previous(self, until: int) -> int | None:
+        return next((time for time in reversed(self.times) if time <= until), None)
+
+
+def plan_of(*jobs: PlannedJob, node: str = "node", claim_timeout: int = 10_000) -> Plan:
+    return Plan(
+        node=node, claim_timeout=claim_timeout, first_catch_up=MINUTE, jobs={job.name: job for job in jobs}
+    )
+
+
+def job(name: str = "report", every: int = MINUTE, policy: Policy = QUIET, **how) -> PlannedJob:
+    return PlannedJob(name=name, times=Interval(every), policy=policy, **how)
+
+
+def told(name: str = "report", *, floor: int | None = None, first: int = T, effective: int | None = None, **how):
+    """What the store says of a job when a node registers it."""
+    return Registered(
+        job=name, floor=floor, first_seen=first, effective=first if effective is None else effective,
+        supervised=how.pop("supervised", False), **how,
+    )  # fmt: skip
+
+
+def known(*, floor: int, **how) -> Plan:
+    """A plan with one job that was decided up to a floor, and first seen long ago."""
+    plan = plan_of(job(**how))
+    plan.learn([told(floor=floor, first=T - 30 * 24 * HOUR)])
+    return plan
+
+
+def offered(plan: Plan, now: int) -> Offer:
+    (offer,) = plan.due(now)
+    return offer
+
+
+def answer(*claims: tuple[int, str], floor: int | None, wait: int = 0) -> Claimed:
+    decided = tuple(Claim(key=RunKey("report", slot), answer=said, wait=wait) for slot, said in claims)
+    return Claimed(job="report", floor=floor, claims=decided)
+
+
+# Registering ------------------------------------------------------------------------------------
+
+
+def test_a_new_node_tells_the_schedules_and_what_it_knows_of_supervision():
+    plan = plan_of(job("a", MINUTE), job("b", HOUR, supervised=True))
+    expected = [
+        Registration(job="a", hash=Interval(MINUTE).key),
+        Registration(job="b", hash=Interval(HOUR).key, supervised=True),
+    ]
+    assert expected == plan.registrations()
+
+
+def test_an_old_node_tells_what_it_remembers_too():
+    plan = known(floor=T)
+    plan.learn([told(floor=T + MINUTE, first=T - HOUR, supervised=True)])
+    expected = Registration(
+        job="report", hash=Interval(MINUTE).key, cursor=T + MINUTE, first_seen=T - HOUR, supervised=True
+    )
+    assert [expected] == plan.registrations()
+
+
+def test_what_the_node_knows_as_supervised_stays_so():
+    plan = plan_of(job(supervised=True))
+    plan.learn([told(supervised=False)])
+    assert plan.jobs["report"].supervised
+
+
+# The cursor -------------------------------------------------------------------------------------
+
+
+def test_before_the_store_has_told_of_it_a_job_is_not_due():
+    plan = plan_of(job())
+    assert (None, []) == (plan.next_due(), plan.due(T + HOUR))
+
+
+@pytest.mark.parametrize(("age", "found"), [(0, True), (1, True), (MINUTE - 1, True), (MINUTE, False)])
+def test_of_a_job_nobody_ever_saw_the_latest_slot_counts_if_it_is_young(age, found):
+    plan = plan_of(job(every=HOUR))
+    slot = T // HOUR * HOUR
+    plan.learn([told(first=slot + age)])
+    offers = plan.due(slot + age)
+    assert found is bool(offers)
+    if found:
+        assert Offer(job="report", slots=(slot,), late=1) == offers[0], "and it counts as late"
+
+
+def test_a_first_slot_is_late_however_short_that_was_ago_and_so_catch_up_none_leaps_it():
+    plan = plan_of(job(every=HOUR, policy=Policy(jitter=0, catch_up="none")))
+    slot = T // HOUR * HOUR
+    plan.learn([told(first=slot + 5)])
+    assert Offer(job="report", slots=(), leap=Leap(slot, slot, 1)) == offered(plan, slot + 5)
+
+
+def test_all_slots_before_the_latest_are_no_concern_of_a_new_job():
+    plan = plan_of(job(every=SECOND))
+    plan.learn([told(first=T)])
+    assert Offer(job="report", slots=(T,), late=1) == offered(plan, T)
+
+
+def test_a_job_first_seen_by_others_counts_from_then_and_not_from_now():
+    plan = plan_of(job(every=10 * MINUTE))
+    slot = T // (10 * MINUTE) * 10 * MINUTE
+    plan.learn([told(first=slot - MINUTE - 1)])
+    assert (slot - MINUTE - 1, slot) == (plan.jobs["report"].cursor, plan.next_due())
+
+
+def test_decided_slots_are_not_offered():
+    plan = known(floor=T)
+    assert [] == plan.due(T + MINUTE - 1)
+    assert Offer(job="report", slots=(T + MINUTE,)) == offered(plan, T + MINUTE)
+
+
+def test_a_changed_schedule_counts_from_when_it_was_first_seen():
+    plan = plan_of(job(every=SECOND))
+    plan.learn([told(floor=T - HOUR, first=T - 24 * HOUR, effective=T + 500)])
+    assert T + SECOND == plan.next_due()
+    assert Offer(job="report", slots=(T + SECOND,)) == offered(plan, T + SECOND)
+
+
+def test_a_changed_schedule_of_a_job_without_a_decided_slot_counts_from_then_too():
+    plan = plan_of(job(every=SECOND))
+    plan.learn([told(first=T - 24 * HOUR, effective=T + 500)])
+    assert T + SECOND == plan.next_due()
+
+
+def test_the_floor_counts_where_it_is_later_than_the_schedule():
+    plan = plan_of(job(every=MINUTE))
+    plan.learn([told(floor=T, first=T - HOUR, effective=T - MINUTE)])
+    assert T + MINUTE == plan.next_due()
+
+
+def test_a_cursor_ahead_of_the_store_goes_back():
+    plan = known(floor=T + HOUR)
+    plan.learn([told(floor=T, first=T - HOUR)])
+    assert (T, T + MINUTE) == (plan.jobs["report"].cursor, plan.next_due())
+
+
+def test_a_schedule_that_ends_is_due_no_more():
+    plan = plan_of(PlannedJob(name="once", times=Times(T), policy=QUIET))
+    plan.learn([told("once", floor=T, first=T - HOUR)])
+    assert (None, []) == (plan.next_due(), plan.due(T + HOUR))
+
+
+# What is due ------------------------------------------------------------------------------------
+
+
+def test_offers_come_by_job_and_only_from_those_that_are_due():
+    plan = plan_of(job("b"), job("a"), job("c", HOUR))
+    plan.learn([told(name, floor=T, first=T - HOUR) for name in "bac"])
+    assert ["a", "b"] == [offer.job for offer in plan.due(T + MINUTE)]
+
+
+def test_nothing_is_asked_of_the_schedule_of_a_job_that_is_not_due():
+    jobs = [
+        PlannedJob(name=f"job-{n}", times=Asked(Interval(HOUR if n else SECOND)), policy=QUIET)
+        for n in range(100)
+    ]
+    plan = plan_of(*jobs)
+    hour = T // HOUR * HOUR
+    plan.learn([told(each.name, floor=hour, first=T - HOUR) for each in jobs])
+    for each in jobs:
+        each.times.asked = 0
+    assert ["job-0"] == [offer.job for offer in plan.due(hour + SECOND)]
+    assert [True] + 99 * [False] == [each.times.asked > 0 for each in jobs]
+
+
+def test_an_offered_job_is_offered_once_until_it_is_answered():
+    plan = known(floor=T)
+    offered(plan, T + MINUTE)
+    assert (None, []) == (plan.next_due(), plan.due(T + 2 * MINUTE))
+
+
+def test_an_unanswered_offer_that_was_given_up_is_made_afresh():
+    plan = known(floor=T)
+    given_up = plan.due(T + MINUTE)
+    plan.offer_again(given_up)
+    assert Offer(job="report", slots=(T + MINUTE,)) == offered(plan, T + MINUTE)
+
+
+def test_giving_up_does_not_disturb_what_was_answered_meanwhile():
+    plan = known(floor=T)
+    given_up = plan.due(T + MINUTE)
+    plan.learn([told(floor=T + MINUTE, first=T - HOUR)])
+    plan.offer_again(given_up)
+    assert T + 2 * MINUTE == plan.next_due()
+
+
+def test_the_policy_of_the_job_goes_with_the_offer():
+    plan = known(floor=T, policy=Policy(jitter=0, overlap="allow"))
+    plan.claim_timeout = 7_000
+    assert Offer(job="report", slots=(T + MINUTE,), overlap="allow", claim_timeout=7_000) == offered(
+        plan, T + MINUTE
+    )
+
+
+# On time and late -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("age", "late"), [(0, 0), (9_999, 0), (10_000, 1), (10_001, 1)])
+def test_a_slot_is_late_once_it_is_as_old_as_the_claim_timeout(age, late):
+    plan = known(floor=T)
+    assert Offer(job="report", slots=(T + MINUTE,), late=late) == offered(plan, T + MINUTE + age)
+
+
+def test_jitter_is_no_part_of_lateness():
+    plan = known(floor=T, policy=Policy(jitter=5_000))
+    delay = Delay(plan.jobs["report"], "node")(T + MINUTE)
+    assert delay > 0
+    assert 0 == offered(plan, T + MINUTE + delay + 9_999).late
+
+
+def test_all_slots_that_are_on_time_are_offered_in_order():
+    plan = known(floor=T, every=SECOND)
+    slots = tuple(range(T + SECOND, T + 6 * SECOND, SECOND))
+    assert Offer(job="report", slots=slots) == offered(plan, T + 5_500)
+
+
+def test_of_late_slots_the_latest_is_offered_and_the_others_are_leapt():
+    plan = known(floor=T, every=SECOND)
+    now = T + 60 * SECOND
+    expected = Offer(
+        job="report", late=1, leap=Leap(T + SECOND, T + 49 * SECOND, 49),
+        slots=tuple(range(T + 50 * SECOND, now + 1, SECOND)),
+    )  # fmt: skip
+    assert expected == offered(plan, now)
+
+
+def test_catch_up_none_leaps_all_that_is_late():
+    plan = known(floor=T, policy=Policy(jitter=0, catch_up="none"))
+    expected = Offer(job="report", slots=(T + 2 * MINUTE,), leap=Leap(T + MINUTE, T + MINUTE, 1))
+    assert expected == offered(plan, T + 2 * MINUTE)
+
+
+def test_what_is_older_than_the_window_is_leapt():
+    plan = known(floor=T, policy=Policy(jitter=0, catch_up_window=30_000))
+    expected = Offer(job="report", slots=(), leap=Leap(T + MINUTE, T + MINUTE, 1))
+    assert expected == offered(plan, T + MINUTE + 30_001)
+
+
+def test_what_is_as_old_as_the_window_is_offered():
+    plan = known(floor=T, policy=Policy(jitter=0, catch_up_window=30_000))
+    assert Offer(job="report", slots=(T + MINUTE,), late=1) == offered(plan, T + MINUTE + 30_000)
+
+
+def test_a_schedule_with_an_end_is_leapt_to_its_end():
+    plan = plan_of(PlannedJob(name="once", times=Times(T, T + 1), policy=Policy(jitter=0, catch_up="none")))
+    plan.learn([told("once", floor=T - 1, first=T - HOUR)])
+    assert Offer(job="once", slots=(), leap=Leap(T, T + 1, 2)) == offered(plan, T + HOUR)
+
+
+# What was decided -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", ["won", "taken", "overlap"])
+def test_after_the_answer_the_next_slot_is_planned(said):
+    plan = known(floor=T)
+    offered(plan, T + MINUTE)
+    plan.decided(answer((T + MINUTE, said), floor=T + MINUTE), T + MINUTE)
+    assert (T + MINUTE, T + 2 * MINUTE) == (plan.jobs["report"].cursor, plan.next_due())
+
+
+def test_a_floor_that_others_moved_further_is_taken_over():
+    plan = known(floor=T)
+    offered(plan, T + MINUTE)
+    plan.decided(answer((T + MINUTE, "taken"), floor=T + 3 * MINUTE), T + MINUTE)
+    assert T + 4 * MINUTE == plan.next_due()
+
+
+def test_a_slot_that_was_early_is_offered_again_when_it_is_time():
+    plan = known(floor=T)
+    offered(plan, T + MINUTE)
+    plan.decided(answer((T + MINUTE, "early"), floor=T, wait=250), T + MINUTE)
+    assert ([], T + MINUTE + 250) == (plan.due(T + MINUTE + 249), plan.next_due())
+    assert Offer(job="report", slots=(T + MINUTE,)) == offered(plan, T + MINUTE + 250)
+
+
+def test_of_several_slots_the_longest_wait_counts():
+    plan = known(floor=T, every=SECOND)
+    offered(plan, T + 2 * SECOND)
+    both = tuple(
+        Claim(key=RunKey("report", T + n * SECOND), answer="early", wait=n * SECOND) for n in (1, 2)
+    )
+    plan.decided(Claimed(job="report", floor=T, claims=both), T)
+    assert T + 2 * SECOND == plan.next_due()
+
+
+def test_a_slot_that_has_to_wait_is_looked_at_afresh_from_the_stores_floor():
+    plan = known(floor=T, every=SECOND)
+    offered(plan, T + HOUR)
+    plan.decided(answer((T + HOUR, "wait"), floor=T + HOUR - SECOND), T + HOUR)
+    assert Offer(job="report", slots=(T + HOUR,)) == offered(plan, T + HOUR)
+
+
+def test_a_run_that_exists_above_the_floor_is_moved_on_from():
+    plan = known(floor=T)
+    offered(plan, T + MINUTE)
+    plan.decided(answer((T + MINUTE, "taken"), floor=T - HOUR), T + MINUTE)
+    assert T + 2 * MINUTE == plan.next_due()
+
+
+def test_a_job_the_store_does_not_know_stays_where_it_was():
+    plan = known(floor=T)
+    offered(plan, T + MINUTE)
+    plan.decided(answer((T + MINUTE, "unknown"), floor=None), T + MINUTE)
+    assert (T, T + MINUTE) == (plan.jobs["report"].cursor, plan.next_due())
+
+
+def test_what_was_leapt_is_decided():
+    plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="none"))
+    leapt = offered(plan, T + HOUR).leap
+    missed = Run(job="report", slot=leapt.first, state="missed", until=leapt.last, count=leapt.count)
+    plan.decided(Claimed(job="report", floor=leapt.last, claims=(), missed=missed), T + HOUR)
+    assert tuple(range(T + HOUR - 9_000, T + HOUR + 1, SECOND)) == offered(plan, T + HOUR).slots
+
+
+def test_an_earlier_floor_does_not_lead_back_before_a_changed_schedule():
+    plan = plan_of(job())
+    plan.learn([told(floor=T - HOUR, first=T - 24 * HOUR, effective=T)])
+    offered(plan, T + MINUTE)
+    plan.decided(answer((T + MINUTE, "early"), floor=T - HOUR, wait=0), T + MINUTE)
+    assert T + MINUTE == plan.next_due()
+
+
+# Jitter -----------------------------------------------------------------------------------------
+
+
+def test_a_job_is_due_when_its_jitter_is_over():
+    plan = known(floor=T, policy=Policy(jitter=20_000))
+    delay = Delay(plan.jobs["report"], "node")(T + MINUTE)
+    assert T + MINUTE + delay == plan.next_due()
+    assert [] == plan.due(T + MINUTE + delay - 1)
+    assert Offer(job="report", slots=(T + MINUTE,)) == offered(plan, T + MINUTE + delay)
+
+
+def test_jitter_is_at_most_half_the_gap_and_covers_it():
+    delay = Delay(job(every=SECOND, policy=Policy(jitter=HOUR)), "node")
+    delays = [delay(T + n * SECOND) for n in range(1000)]
+    assert (True, True) == (min(delays) >= 0, max(delays) <= 500)
+    assert max(delays) - min(delays) > 450, "spread over all of it"
+
+
+def test_jitter_differs_between_nodes_and_not_between_looks():
+    planned = job(policy=Policy(jitter=10_000))
+    slots = range(T, T + 100 * MINUTE, MINUTE)
+    one, other = ([Delay(planned, node)(slot) for slot in slots] for node in ("one", "other"))
+    assert one == [Delay(planned, "one")(slot) for slot in slots]
+    earlier = sum(a < b for a, b in zip(one, other, strict=True))
+    assert 25 < earlier < 75, "neither of them is always the first"
+
+
+def test_jitter_of_the_last_slot_is_bounded_by_the_setting_alone():
+    delay = Delay(PlannedJob(name="once", times=Times(T), policy=Policy(jitter=100)), "node")
+    assert 0 <= delay(T) <= 100
+
+
+def test_without_jitter_there_is_no_delay():
+    assert 0 == Delay(job(), "node")(T)

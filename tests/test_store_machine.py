@@ -1,0 +1,377 @@
+"""Random stories, told to the memory store and to another one: all answers and records must be the same.
+
+The stories are the same ones in each run. ``ANARCHON_TEST_EXAMPLES=2000`` tells so many new ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from anarchon_celery.protocol import (
+    Holding,
+    Node,
+    Offer,
+    Redispatch,
+    Registration,
+    Release,
+    Run,
+    RunKey,
+    Sent,
+    Start,
+    Started,
+)
+from anarchon_celery.slots import Leap
+from anarchon_celery.stores import Store
+from anarchon_celery.stores.memory import MemoryStore
+from tests.test_stores import (
+    DAY,
+    HOUR,
+    KINDS,
+    MINUTE,
+    OLD,
+    SECOND,
+    SEEN_EVERY,
+    YOUNG,
+    T,
+    everything,
+    new_site,
+)
+
+NODES = [Node(id="i1", name="one:1"), Node(id="i2", name="two:2"), Node(id="i3", name="two:2", kind="worker")]
+JOBS = ["report", "a:b 'ü'", "Ärger", "nobody's"]
+
+#: All slots are multiples of this, so that nodes meet at them.
+GRID = 10 * SECOND
+
+EXAMPLES = int(os.environ.get("ANARCHON_TEST_EXAMPLES", "0"))
+STORIES = settings(
+    max_examples=EXAMPLES or 60,
+    stateful_step_count=50,
+    derandomize=not EXAMPLES,
+    print_blob=True,
+    deadline=None,
+    phases=[Phase.generate, Phase.shrink],
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+jobs = st.sampled_from(JOBS[:3])
+nodes = st.sampled_from(NODES)
+picks = st.integers(0, 9)
+mostly = st.sampled_from([True, True, True, False])
+seldom = st.sampled_from([False, False, False, True])
+overlaps = st.sampled_from(["skip", "skip", "allow"])
+timeouts = st.sampled_from([SECOND, 10 * SECOND, 5 * MINUTE, 2 * HOUR])
+delays = st.sampled_from([0, 1, 5 * SECOND, 10 * MINUTE])
+
+
+class TwoStores(RuleBasedStateMachine):
+    """Beat nodes and workers that do anything, in any order, at any time."""
+
+    def __init__(self, other: Store) -> None:
+        super().__init__()
+        self.model, self.other = MemoryStore(), other
+        self.now = T
+        self.names = 0
+        self.tokens: defaultdict[RunKey, list[str]] = defaultdict(lambda: ["nobody's"])
+        self.nonces: defaultdict[RunKey, list[str]] = defaultdict(lambda: ["nobody's"])
+        self.fences: dict[str, int] = {}
+
+    def teardown(self):
+        self.other.close()
+
+    # How it is told
+
+    def tell(self, verb: str, *args, again: bool = False, **how):
+        """Tell both stores, perhaps once more as after a lost answer; the answers must be the same."""
+        answer = self._tell_both(verb, *args, **how)
+        if again:
+            before = everything(self.model)
+            second = self._tell_both(verb, *args, **how)
+            assert answer == second or (verb == "start" and not isinstance(answer, Started))
+            assert before == everything(self.model)
+        return answer
+
+    def _tell_both(self, verb: str, *args, **how):
+        expected = getattr(self.model, verb)(*args, now=self.now, **how)
+        assert expected == getattr(self.other, verb)(*args, now=self.now, **how)
+        return expected
+
+    def new(self, what: str) -> str:
+        self.names += 1
+        return f"{what}{self.names}"
+
+    def runs(self) -> list[Run]:
+        """All runs, the active ones first."""
+        return sorted(self.model.runs(limit=1_000_000), key=lambda run: not run.active)
+
+    def pick(self, number: int, *states: str) -> Run:
+        runs = self.runs()
+        runs = [run for run in runs if run.state in states] or runs
+        return runs[number % len(runs)]
+
+    # Time
+
+    @rule(by=st.sampled_from([1, 500, SECOND, 4 * SECOND, GRID, GRID, MINUTE, HOUR]))
+    def time_passes(self, by):
+        self.now += by
+
+    @precondition(lambda self: any(run.active for run in self.runs()))
+    @rule(off=st.sampled_from([0, 0, 0, 1, -1]))
+    def a_deadline_comes(self, off):
+        deadlines = sorted(run.deadline for run in self.runs() if run.deadline is not None)
+        self.now = next((at for at in deadlines if at > self.now), self.now) + off
+
+    @rule(by=st.sampled_from([1, 10, SECOND, SECOND + 1, 3 * SECOND]))
+    def the_clock_goes_back(self, by):
+        self.now -= by
+
+    @precondition(lambda self: self.names > 20)
+    @rule(by=st.sampled_from([-2 * HOUR, DAY + 1]))
+    def the_clock_leaps(self, by):
+        self.now += by
+
+    # Beat
+
+    @initialize(supervised=st.booleans())
+    def the_first_node_comes(self, supervised):
+        asked = [Registration(job=job, hash="h1", supervised=supervised) for job in JOBS[:2]]
+        self.tell("register", NODES[0], asked)
+
+    @rule(
+        node=nodes,
+        of=st.lists(st.sampled_from(JOBS), max_size=3, unique=True),
+        hash=st.sampled_from(["h1", "h2", "h3"]),
+        cursor=st.sampled_from([None, None, -GRID, HOUR]),
+        first_seen=st.sampled_from([None, -DAY, HOUR]),
+        supervised=seldom,
+        again=seldom,
+    )
+    def register(self, node, of, hash, cursor, first_seen, supervised, again):
+        asked = [
+            Registration(
+                job=job, hash=hash, supervised=supervised,
+                cursor=None if cursor is None else self.now + cursor,
+                first_seen=None if first_seen is None else self.now + first_seen,
+            )
+            for job in of
+        ]  # fmt: skip
+        self.tell("register", node, asked, again=again)
+
+    @rule(
+        node=nodes,
+        offered=st.lists(
+            st.tuples(
+                jobs,
+                st.lists(st.sampled_from([0, 0, 1, -1, -2, -3]), max_size=3, unique=True),
+                st.sampled_from([0, 0, 1]),
+                st.sampled_from([0, 0, 0, 2, 5]),
+                overlaps,
+                timeouts,
+            ),
+            min_size=1,
+            max_size=3,
+            unique_by=lambda offer: offer[0],
+        ),
+        again=seldom,
+    )
+    def claim(self, node, offered, again):
+        nonce, offers = self.new("n"), [self.offer(*offer) for offer in offered]
+        for answer in self.tell("claim", node.name, offers, nonce=nonce, again=again):
+            for claim in answer.claims:
+                self.nonces[claim.key].append(nonce)
+
+    def offer(self, job, steps, late, leapt, overlap, timeout) -> Offer:
+        here = self.now // GRID * GRID
+        slots = tuple(sorted(here + step * GRID for step in steps))
+        before = slots[0] if slots else here
+        leap = Leap(first=before - leapt * GRID, last=before - GRID, count=leapt) if leapt else None
+        return Offer(
+            job=job, slots=slots, late=min(late, len(slots)), leap=leap, overlap=overlap,
+            claim_timeout=timeout,
+        )  # fmt: skip
+
+    @precondition(lambda self: self.runs())
+    @rule(pick=picks, is_right=mostly, supervised=mostly, countdown=delays, timeout=timeouts, again=seldom)
+    def sent(self, pick, is_right, supervised, countdown, timeout, again):
+        run = self.pick(pick, "claimed")
+        one = Sent(
+            key=run.key, dispatch=run.dispatch - (not is_right), task_id=self.new("task-"),
+            supervised=supervised, countdown=countdown, start_timeout=timeout,
+        )  # fmt: skip
+        self.tell("sent", [one], again=again)
+
+    @rule(node=nodes, limit=st.integers(1, 5), again=seldom)
+    def look(self, node, limit, again):
+        after = None
+        while page := self.tell("expired", node, limit, after=after, again=again).runs:
+            assert [run for run in page if not run.active] == []
+            after = (page[-1].deadline, page[-1].key)
+
+    @precondition(lambda self: any(run.active for run in self.runs()))
+    @rule(
+        node=nodes,
+        several=st.lists(picks, min_size=1, max_size=3, unique=True),
+        wrong=st.sampled_from([None] * 6 + ["state", "dispatch", "deadline"]),
+        max_crashes=st.sampled_from([1, 2, 3, 3]),
+        timeout=timeouts,
+        again=seldom,
+    )
+    def redispatch(self, node, several, wrong, max_crashes, timeout, again):
+        due = [run for run in self.runs() if run.active and run.deadline <= self.now]
+        runs = due or [run for run in self.runs() if run.active]
+        asked = {
+            run.key: Redispatch(
+                key=run.key,
+                state="claimed" if wrong == "state" else run.state,
+                dispatch=run.dispatch + (wrong == "dispatch"),
+                deadline=run.deadline - (wrong == "deadline"),
+                max_crashes=max_crashes,
+                claim_timeout=timeout,
+            )
+            for run in (runs[pick % len(runs)] for pick in several)
+        }
+        nonce = self.new("m")
+        self.tell("redispatch", node.name, list(asked.values()), nonce=nonce, again=again)
+        for key in asked:
+            self.nonces[key].append(nonce)
+
+    # Workers
+
+    @precondition(lambda self: self.runs())
+    @rule(
+        pick=picks,
+        known=seldom,
+        overlap=overlaps,
+        lease=timeouts,
+        claimed_at=st.sampled_from([OLD, YOUNG]),
+        again=seldom,
+    )
+    def start(self, pick, known, overlap, lease, claimed_at, again):
+        run = self.pick(pick, "claimed", "queued", "released", "published", "abandoned")
+        token = self.tokens[run.key][-1] if known else self.new("t")
+        self.begin(run.key, token, overlap, lease, claimed_at, again)
+
+    @rule(
+        job=st.sampled_from(JOBS),
+        step=st.sampled_from([1, 0, -1, -2]),
+        kind=st.sampled_from(["scheduled", "scheduled", "manual"]),
+        overlap=overlaps,
+        lease=timeouts,
+        claimed_at=st.sampled_from([OLD, YOUNG]),
+        again=seldom,
+    )
+    def start_what_the_store_may_not_know(self, job, step, kind, overlap, lease, claimed_at, again):
+        key = RunKey(job, (self.now // GRID + step) * GRID, kind)
+        self.begin(key, self.new("t"), overlap, lease, claimed_at, again)
+
+    def begin(self, key, token, overlap, lease, claimed_at, again):
+        before = self.model.run(key)
+        asked = Start(
+            key=key, token=token, worker=f"worker of {token}", task_id=f"task of {token}", dispatch=7,
+            trigger="catch-up", claimed_at=claimed_at, lease=lease, overlap=overlap,
+        )  # fmt: skip
+        answer = self.tell("start", asked, again=again)
+        if not isinstance(answer, Started) or (before and before.state == "running"):
+            return
+        self.tokens[key].append(token)
+        assert answer.fence == max(self.fences.get(key.job, 0) + 1, self.now * 1000)
+        self.fences[key.job] = answer.fence
+
+    @precondition(lambda self: self.runs())
+    @rule(several=st.lists(picks, min_size=1, max_size=3), is_latest=mostly, again=seldom)
+    def renew(self, several, is_latest, again):
+        runs = [self.pick(pick, "running") for pick in several]
+        holdings = [
+            Holding(key=run.key, token=self.tokens[run.key][-1 if is_latest else 0], fence=run.fence)
+            for run in runs
+        ]
+        self.tell("renew", holdings, again=again)
+
+    @precondition(lambda self: self.runs())
+    @rule(
+        pick=picks,
+        is_latest=mostly,
+        outcome=st.sampled_from(["succeeded", "failed", "cancelled"]),
+        reason=st.sampled_from([None, "ValueError: 'ü'"]),
+        again=seldom,
+    )
+    def finish(self, pick, is_latest, outcome, reason, again):
+        run = self.pick(pick, "running")
+        token = self.tokens[run.key][-1 if is_latest else 0]
+        self.tell("finish", run.key, token, outcome, reason=reason, again=again)
+
+    @precondition(lambda self: self.runs())
+    @rule(
+        pick=picks, is_latest=mostly, delay=delays, retries=st.integers(0, 3), timeout=timeouts, again=seldom
+    )
+    def requeue(self, pick, is_latest, delay, retries, timeout, again):
+        run = self.pick(pick, "running")
+        token = self.tokens[run.key][-1 if is_latest else 0]
+        self.tell("requeue", run.key, token, delay=delay, retries=retries, start_timeout=timeout, again=again)
+
+    @precondition(lambda self: self.runs())
+    @rule(pick=picks, by_token=st.booleans(), is_latest=mostly, delay=delays, crash=seldom, again=seldom)
+    def release(self, pick, by_token, is_latest, delay, crash, again):
+        run = self.pick(pick, "running" if by_token else "claimed")
+        names = (self.tokens if by_token else self.nonces)[run.key]
+        name = names[-1 if is_latest else 0]
+        one = Release(
+            key=run.key, token=name if by_token else None, nonce=None if by_token else name,
+            delay=delay, crash=crash,
+        )  # fmt: skip
+        self.tell("release", [one], again=again)
+
+    # Whoever
+
+    @precondition(lambda self: self.names > 10)
+    @rule(
+        history=st.sampled_from([0, MINUTE, HOUR]), most=st.sampled_from([0, 2, 99]), limit=st.integers(1, 4)
+    )
+    def prune(self, history, most, limit):
+        """Which ones go first is the store's own affair, so all go."""
+        asked = {"history": history, "most": most, "limit": limit, "now": self.now}
+        active = [run for run in self.runs() if run.active]
+        total = []
+        for store in (self.model, self.other):
+            counts = [0]
+            while count := store.prune(**asked):
+                assert count <= limit
+                counts.append(count)
+            total.append(sum(counts))
+        assert total[0] == total[1]
+        assert active == [run for run in self.runs() if run.active]
+
+    # What is always so
+
+    @invariant()
+    def both_know_the_same(self):
+        assert everything(self.model) == everything(self.other)
+        for expected, actual in zip(self.model.nodes(), self.other.nodes(), strict=True):
+            assert expected == replace(actual, seen=expected.seen)
+            assert abs(actual.seen - expected.seen) < SEEN_EVERY
+
+    @invariant()
+    def every_active_run_has_one_deadline_and_no_other_has(self):
+        for run in self.runs():
+            assert run.active == (run.deadline is not None) == (run.span is not None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
+def test_a_store_tells_every_story_as_the_memory_store_does(kind, request):
+    run_state_machine_as_test(lambda: TwoStores(new_site(kind, request).open()), settings=STORIES)
