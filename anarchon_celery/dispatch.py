@@ -13,8 +13,9 @@ from typing import Any
 
 from celery import Celery
 from celery.beat import ScheduleEntry, _evaluate_entry_args, _evaluate_entry_kwargs
+from celery.exceptions import QueueNotFound
 from celery.utils import uuid
-from kombu.exceptions import EncodeError
+from kombu.exceptions import EncodeError, SerializerNotInstalled
 
 from . import headers
 from .config import Policy
@@ -22,6 +23,9 @@ from .protocol import Run
 
 #: No connection was made, so no message is out.
 _NEVER_CONNECTED = (ConnectionRefusedError, socket.gaierror)
+
+#: What is wrong with the message itself: raised before anything goes out.
+_NOTHING_WENT_OUT = (EncodeError, SerializerNotInstalled, QueueNotFound, TypeError)
 
 
 class NotSent(Exception):
@@ -52,7 +56,7 @@ class Publisher:
         task_id: str = uuid()
         try:
             self._send(entry, run, policy, task_id, producer)
-        except (NotSent, EncodeError, TypeError) as reason:  # raised before anything goes out
+        except (NotSent, *_NOTHING_WENT_OUT) as reason:
             raise NotSent(in_one_line(reason)) from reason
         except Exception as reason:
             self.close()

@@ -21,6 +21,7 @@ from .events import (
     RunHandedOver,
     RunLost,
     RunUnrecorded,
+    TickFailed,
     emit,
     log_runs,
 )
@@ -52,6 +53,7 @@ class Keeper:
         self._lock = threading.Lock()
         self._something_held = threading.Event()
         self._thread: threading.Thread | None = None
+        self._quiet_until = 0.0
         log_runs(config.log_runs)
 
     # the life of a lease ------------------------------------------------------------------------
@@ -161,38 +163,47 @@ class Keeper:
                 leases = list(self._leases.values())
                 if not leases:
                     self._something_held.clear()
-            self._look(leases)
+            try:
+                self._look(leases)
+            except Exception as reason:  # the other leases need their heartbeat
+                emit(TickFailed(repr(reason)))
             time.sleep(LOOK_EVERY)
 
     def _look(self, leases: list[HeldLease]) -> None:
-        now = monotonic()
         if self._stopping():
             for lease in leases:
                 if lease.order.handover:
                     lease.tell(HandedOver("the worker stops"))
-        if any(now - lease.renewed_at >= lease.order.heartbeat / 1000 for lease in leases):
-            self._heartbeat([lease for lease in leases if not _too_long(lease, now)])
+        now = monotonic()
+        renewable = [lease for lease in leases if not _too_long(lease, now)]
+        if now >= self._quiet_until and any(_wants_renewal(lease, now) for lease in renewable):
+            self._heartbeat(renewable)
         for lease in leases:
-            if lease.out_of_trust and lease.task_id in self._leases:
+            if lease.out_of_trust and self._holds(lease):
                 self.lose(lease, "it could not be renewed in time")
 
     def _heartbeat(self, leases: list[HeldLease]) -> None:
         try:
             self._renew(leases)
-        except StoreError:
-            return  # trust runs on; when it ends the task is told
+        except StoreError:  # trust runs on meanwhile; when it ends the task is told
+            self._quiet_until = monotonic() + min(1.0, leases[0].order.heartbeat / 4000)
+
+    def _holds(self, lease: HeldLease) -> bool:
+        return self._leases.get(lease.task_id) is lease
 
     def _renew(self, leases: list[HeldLease]) -> None:
         """Renew all of them in one call."""
-        if not leases:
-            return
         asked_at = monotonic()
         answers = self.store.renew([lease.holding for lease in leases])
         for lease, answer in zip(leases, answers, strict=True):
             if answer.answer == "ok":
                 lease.renewed(asked_at)
-            elif lease.task_id in self._leases and self._leases[lease.task_id] is lease:
+            elif self._holds(lease):
                 self.lose(lease, answer.reason)
+
+
+def _wants_renewal(lease: HeldLease, now: float) -> bool:
+    return now - lease.renewed_at >= lease.order.heartbeat / 1000
 
 
 def _too_long(lease: HeldLease, now: float) -> bool:
@@ -201,14 +212,22 @@ def _too_long(lease: HeldLease, now: float) -> bool:
     return longest is not None and now - lease.began_at > longest / 1000
 
 
-_keepers: dict[int, Keeper] = {}
+#: By the app's id, with the app, so that the id stays its own.
+_keepers: dict[int, tuple[Any, Keeper]] = {}
 _making = threading.Lock()
 
 
+def keeper_here(app: Any) -> Keeper | None:
+    """Return this process's keeper for an app, if a run ever came to it."""
+    _, keeper = _keepers.get(id(app), (None, None))
+    return keeper if keeper is not None and keeper.pid == os.getpid() else None
+
+
 def keeper_of(app: Any, stopping: Callable[[], bool]) -> Keeper:
-    """Return this process's keeper for an app; a child of a fork gets its own."""
+    """Return this process's keeper for an app, made at need; a child of a fork gets its own."""
     with _making:
-        keeper = _keepers.get(id(app))
-        if keeper is None or keeper.pid != os.getpid():
-            keeper = _keepers[id(app)] = Keeper(Config.of(app), stopping)
+        keeper = keeper_here(app)
+        if keeper is None:
+            keeper = Keeper(Config.of(app), stopping)
+            _keepers[id(app)] = app, keeper
         return keeper

@@ -61,6 +61,7 @@ class Plan:
             job = self.jobs[answer.job]
             job.supervised = job.supervised or answer.supervised
             job.first_seen, job.effective = answer.first_seen, answer.effective
+            job.not_before = 0  # it was told by a clock that may have gone back since
             self._move(job, self._cursor(job, answer.floor))
 
     def _cursor(self, job: PlannedJob, floor: int | None) -> int:

@@ -54,6 +54,10 @@ PRUNE_EVERY = 60_000
 HISTORY_PER_JOB = 1_000
 
 
+#: For how long a run is given back (ms): one whose message cannot be made, one whose job we do not have.
+NOT_PUBLISHABLE, NOT_OURS = 10_000, 1_000
+
+
 class Scheduler(beat.Scheduler):  # type: ignore[misc]
     """A Celery beat scheduler that may run on every node.
 
@@ -76,14 +80,14 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         for warning in config.warnings:
             emit(Noted(warning))
         self.node = Node(id=new_nonce(), name=config.node)
-        self.store = open_store(config.store, prefix=config.prefix, options=config.store_options)
+        self.store = _store(config)
         self.publisher = Publisher(self.app)
         self.plan = Plan(
             node=self.node.id, claim_timeout=config.claim_timeout, first_catch_up=config.first_catch_up
         )
+        self._begin()
         self.install_default_entries(self.data)
         self.update_from_dict(self.app.conf.beat_schedule)
-        self._begin()
 
     def _begin(self) -> None:
         self._ticking = False
@@ -105,6 +109,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
                 self.plan.jobs[name] = planned(self.app, self.config, entry)
             except AnarchonError as reason:
                 emit(JobRefused(str(reason)))
+            except Exception as reason:  # options that are no dict, a schedule that is somebody's own code
+                emit(JobRefused(f"entry {name!r}: {in_one_line(reason)}"))
             else:
                 self.schedule[name] = entry
 
@@ -189,7 +195,10 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
     def _take_over(self) -> None:
         """Dispatch again what is past its deadline, at most every poll or at the next deadline."""
         now = self.store.clock.now()
-        if now < self._poll_at or self._broker_patience.lasts(self.store.clock.monotonic()):
+        if self._poll_at - self.config.poll <= now < self._poll_at:  # if it is further off, the clock went back
+            return
+        if self._broker_patience.lasts(self.store.clock.monotonic()):
+            self._poll_at = now + self.config.poll
             return
         after = None
         while True:
@@ -234,8 +243,9 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self._claims.update((claim.key, claim.run) for claim in claims if claim.won and claim.run is not None)
         given_back: list[Release] = []
         for key, run in list(self._claims.items()):
-            if self.store.clock.monotonic() >= trusted or not self._send(run):
-                given_back.append(Release(key=key, nonce=run.nonce, delay=self._back_off()))
+            delay = self._send(run) if self.store.clock.monotonic() < trusted else 0
+            if delay is not None:
+                given_back.append(Release(key=key, nonce=run.nonce, delay=delay))
             self._claims.pop(key, None)
         self._record(given_back)
 
@@ -247,29 +257,29 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         if given_back:
             self.store.release(given_back)
 
-    def _send(self, run: Run) -> bool:
-        """Publish one run; false if its message is certainly not out."""
+    def _send(self, run: Run) -> int | None:
+        """Publish one run; if its message is certainly not out, return for how long to give it back (ms)."""
+        if run.job not in self.plan.jobs:
+            return NOT_OURS
         if self._broker_patience.lasts(self.store.clock.monotonic()):
-            return False
-        entry, policy = self.schedule[run.job], self.plan.jobs[run.job].policy
+            return 0  # at once: another node may have a broker
         self._claims.pop(run.key)  # from here on the message may be out
         try:
-            task_id = self.publisher.publish(entry, run, policy)
+            task_id = self.publisher.publish(self.schedule[run.job], run, self.plan.jobs[run.job].policy)
         except BrokerDown as reason:
-            delay = self._broker_patience.begin(self.store.clock.monotonic())
-            emit(BrokerLost(str(reason), delay))
-            return False
+            emit(BrokerLost(str(reason), self._broker_patience.begin(self.store.clock.monotonic())))
+            return 0
         except NotSent as reason:
             emit(RunNotPublished(run.key, str(reason), certain=True))
-            return False
+            return NOT_PUBLISHABLE
         except Exception as reason:
             emit(RunNotPublished(run.key, in_one_line(reason), certain=False))
-            return True
+            return None
         if self._broker_patience.end():
             emit(BrokerBack())
         self._marks.append(self._sent(run, task_id))
         emit(RunDispatched(run.key, self.node.name, run.attempt + (run.retries is None), run.trigger))
-        return True
+        return None
 
     def _sent(self, run: Run, task_id: str) -> Sent:
         job = self.plan.jobs[run.job]
@@ -278,10 +288,6 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             countdown=round(1000 * float(self.schedule[run.job].options.get("countdown") or 0)),
             start_timeout=job.policy.start_timeout,
         )  # fmt: skip
-
-    def _back_off(self) -> int:
-        """How long a run that was not published waits: not at all where the broker is what fails."""
-        return 0 if self._broker_patience.on else 10_000
 
     # when things go wrong -----------------------------------------------------------------------
 
@@ -335,7 +341,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def close(self) -> None:
         """Give back what was claimed and not published; called in the middle of a tick and again after it."""
-        if self._ticking or not hasattr(self, "publisher"):
+        if not hasattr(self, "publisher") or self._ticking:
             return
         given_back = [Release(key=key, nonce=run.nonce) for key, run in self._claims.items()]
         self._claims.clear()
@@ -359,8 +365,18 @@ class Question:
 
 def _config(app: Any) -> Config:
     try:
-        return Config.of(app)
+        config = Config.of(app)
     except SettingError as reason:
+        raise SystemExit(f"anarchon: {reason}") from reason
+    if app.conf.task_always_eager:
+        raise SystemExit("anarchon: task_always_eager=True: beat would run each task itself; False is right here")
+    return config
+
+
+def _store(config: Config) -> Store:
+    try:
+        return open_store(config.store, prefix=config.prefix, options=config.store_options)
+    except StoreError as reason:
         raise SystemExit(f"anarchon: {reason}") from reason
 
 

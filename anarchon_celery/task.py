@@ -14,14 +14,14 @@ from datetime import datetime, timezone
 from typing import Any, NoReturn
 
 from celery import Task as CeleryTask
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
 from celery.signals import task_postrun
 from celery.utils import uuid
 
 from . import headers, worker
 from .errors import HeaderError, StoreError
 from .events import MessageGivenBack, RunRetried, RunStarted, SlotSkipped, emit
-from .keeper import Keeper, keeper_of
+from .keeper import Keeper, keeper_here, keeper_of
 from .lease import HandedOver, HeldLease, Lease, LeaseLost, RunEnded, current_lease, held
 from .protocol import RunKey, Stale
 from .slots import from_iso
@@ -75,6 +75,15 @@ class Task(CeleryTask):  # type: ignore[misc]
             _requeue(keeper_of(self.app, worker.stopping), lease, kwargs)
         return super().apply_async(*args, **kwargs)
 
+    def retry(self, *args: Any, **kwargs: Any) -> Any:
+        """Retry the task, as Celery does; a run that is lost or handed over ends instead."""
+        try:
+            return super().retry(*args, **kwargs)
+        except Reject as rejected:  # what Celery makes of any error while the retry is published
+            if isinstance(rejected.reason, RunEnded):
+                raise rejected.reason from None
+            raise
+
     def _header(self) -> Any:
         """The header of a message that beat sent for this task; None for any other call."""
         request = self.request
@@ -89,6 +98,8 @@ class Task(CeleryTask):  # type: ignore[misc]
             order = headers.read(header)
         except HeaderError as reason:
             self._give_back(_named(header), str(reason))
+        if worker.stopping() and order.handover:
+            self._give_back(order.key, "the worker stops", delay=0.0)
         request = self.request
         name = worker.shown(request.hostname)
         try:
@@ -98,19 +109,18 @@ class Task(CeleryTask):  # type: ignore[misc]
         if isinstance(answer, Stale):
             emit(SlotSkipped(order.key, "stale"))
             raise Ignore(f"{order.key}: {answer.why}")
-        trigger = answer.trigger
-        emit(RunStarted(order.key, name, answer.attempt, trigger))
+        emit(RunStarted(order.key, name, answer.attempt, answer.trigger))
         return answer
 
-    def _give_back(self, key: RunKey, reason: str) -> NoReturn:
+    def _give_back(self, key: RunKey, reason: str, delay: float = GIVEN_BACK_FOR) -> NoReturn:
         """Publish the message again, as it is: never run it unclaimed, never lose it.
 
         ``Reject`` would do neither: after an early ack it does nothing, and Celery 5.7 stores a failure.
         """
         self.signature_from_request(
-            self.request, countdown=GIVEN_BACK_FOR, retries=self.request.retries
+            self.request, countdown=delay, retries=self.request.retries
         ).apply_async()
-        emit(MessageGivenBack(key, reason, GIVEN_BACK_FOR))
+        emit(MessageGivenBack(key, reason, delay))
         raise Ignore(reason)
 
 
@@ -179,9 +189,9 @@ def _finish(sender: Any = None, task_id: Any = None, retval: Any = None, state: 
     """Record the end of a run, once its result is stored and its callbacks are published."""
     if not isinstance(sender, Task):
         return
-    keeper = keeper_of(sender.app, worker.stopping)
-    lease = keeper.lease(task_id)
-    if lease is None or lease.waiting_for_retry:
+    keeper = keeper_here(sender.app)
+    lease = keeper.lease(task_id) if keeper is not None else None
+    if keeper is None or lease is None or lease.waiting_for_retry:
         return
     if state == "FAILURE":
         keeper.finish(lease, "failed", f"{type(retval).__name__}: {retval}")

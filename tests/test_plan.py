@@ -324,6 +324,15 @@ def test_a_slot_that_was_early_is_offered_again_when_it_is_time():
     assert Offer(job="report", slots=(T + MINUTE,)) == offered(plan, T + MINUTE + 250)
 
 
+def test_a_wait_does_not_outlast_what_the_store_says_later():
+    # It was an hour, by a clock that went back by one; then the store cut the floor.
+    plan = known(floor=T)
+    offered(plan, T + MINUTE)
+    plan.decided(answer((T + MINUTE, "early"), floor=T, wait=HOUR), T + MINUTE - HOUR)
+    plan.learn([told(floor=T + MINUTE - HOUR, first=T - 24 * HOUR)])
+    assert T + 2 * MINUTE - HOUR == plan.next_due()
+
+
 def test_of_several_slots_the_longest_wait_counts():
     plan = known(floor=T, every=SECOND)
     offered(plan, T + 2 * SECOND)

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from anarchon_celery.protocol import (
+    ACTIVE,
     Holding,
     Node,
     Offer,
@@ -59,7 +60,7 @@ GRID = 10 * SECOND
 
 EXAMPLES = int(os.environ.get("ANARCHON_TEST_EXAMPLES", "0"))
 STORIES = settings(
-    max_examples=EXAMPLES or 60,
+    max_examples=EXAMPLES or 100,
     stateful_step_count=50,
     derandomize=not EXAMPLES,
     print_blob=True,
@@ -87,7 +88,7 @@ class TwoStores(RuleBasedStateMachine):
         self.model, self.other = MemoryStore(), other
         self.now = T
         self.names = 0
-        self.tokens: defaultdict[RunKey, list[str]] = defaultdict(lambda: ["nobody's"])
+        self.tokens: dict[RunKey, list[str]] = {}
         self.nonces: defaultdict[RunKey, list[str]] = defaultdict(lambda: ["nobody's"])
         self.fences: dict[str, int] = {}
 
@@ -124,13 +125,28 @@ class TwoStores(RuleBasedStateMachine):
         runs = [run for run in runs if run.state in states] or runs
         return runs[number % len(runs)]
 
+    def pick_begun(self, number: int) -> Run:
+        """A run that is running, or else one that somebody may believe to hold."""
+        runs = [run for run in self.runs() if run.key in self.tokens]
+        runs = [run for run in runs if run.state == "running"] or runs
+        return runs[number % len(runs)]
+
+    def any_run(self, *states: str) -> bool:
+        return any(not states or run.state in states for run in self.model.runs(limit=1_000_000))
+
+    def any_active(self) -> bool:
+        return self.any_run(*ACTIVE)
+
+    def any_begun(self) -> bool:
+        return any(run.key in self.tokens for run in self.model.runs(limit=1_000_000))
+
     # Time
 
     @rule(by=st.sampled_from([1, 500, SECOND, 4 * SECOND, GRID, GRID, MINUTE, HOUR]))
     def time_passes(self, by):
         self.now += by
 
-    @precondition(lambda self: any(run.active for run in self.runs()))
+    @precondition(any_active)
     @rule(off=st.sampled_from([0, 0, 0, 1, -1]))
     def a_deadline_comes(self, off):
         deadlines = sorted(run.deadline for run in self.runs() if run.deadline is not None)
@@ -140,7 +156,7 @@ class TwoStores(RuleBasedStateMachine):
     def the_clock_goes_back(self, by):
         self.now -= by
 
-    @precondition(lambda self: self.names > 20)
+    @precondition(lambda self: self.names > 5)
     @rule(by=st.sampled_from([-2 * HOUR, DAY + 1]))
     def the_clock_leaps(self, by):
         self.now += by
@@ -154,7 +170,7 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(
         node=nodes,
-        of=st.lists(st.sampled_from(JOBS), max_size=3, unique=True),
+        of=st.lists(st.sampled_from(JOBS[:3]), min_size=1, max_size=3, unique=True),
         hash=st.sampled_from(["h1", "h2", "h3"]),
         cursor=st.sampled_from([None, None, -GRID, HOUR]),
         first_seen=st.sampled_from([None, -DAY, HOUR]),
@@ -177,7 +193,7 @@ class TwoStores(RuleBasedStateMachine):
         offered=st.lists(
             st.tuples(
                 jobs,
-                st.lists(st.sampled_from([0, 0, 1, -1, -2, -3]), max_size=3, unique=True),
+                st.lists(st.sampled_from([0, -1, -2, 1]), max_size=3, unique=True),
                 st.sampled_from([0, 0, 1]),
                 st.sampled_from([0, 0, 0, 2, 5]),
                 overlaps,
@@ -205,7 +221,7 @@ class TwoStores(RuleBasedStateMachine):
             claim_timeout=timeout,
         )  # fmt: skip
 
-    @precondition(lambda self: self.runs())
+    @precondition(lambda self: self.any_run("claimed"))
     @rule(pick=picks, is_right=mostly, supervised=mostly, countdown=delays, timeout=timeouts, again=seldom)
     def sent(self, pick, is_right, supervised, countdown, timeout, again):
         run = self.pick(pick, "claimed")
@@ -222,18 +238,21 @@ class TwoStores(RuleBasedStateMachine):
             assert [run for run in page if not run.active] == []
             after = (page[-1].deadline, page[-1].key)
 
-    @precondition(lambda self: any(run.active for run in self.runs()))
+    @precondition(any_active)
     @rule(
         node=nodes,
+        patient=mostly,
         several=st.lists(picks, min_size=1, max_size=3, unique=True),
         wrong=st.sampled_from([None] * 6 + ["state", "dispatch", "deadline"]),
         max_crashes=st.sampled_from([1, 2, 3, 3]),
         timeout=timeouts,
         again=seldom,
     )
-    def redispatch(self, node, several, wrong, max_crashes, timeout, again):
-        due = [run for run in self.runs() if run.active and run.deadline <= self.now]
-        runs = due or [run for run in self.runs() if run.active]
+    def redispatch(self, node, patient, several, wrong, max_crashes, timeout, again):
+        active = [run for run in self.runs() if run.active]
+        if patient:
+            self.now = max(self.now, min(run.deadline for run in active))
+        runs = [run for run in active if run.deadline <= self.now] or active
         asked = {
             run.key: Redispatch(
                 key=run.key,
@@ -250,9 +269,44 @@ class TwoStores(RuleBasedStateMachine):
         for key in asked:
             self.nonces[key].append(nonce)
 
+    @rule(
+        job=jobs,
+        overlap=overlaps,
+        supervised=mostly,
+        goes=st.sampled_from(["claimed", "queued", "running", "running"]),
+        lease=timeouts,
+    )
+    def a_slot_comes_due(self, job, overlap, supervised, goes, lease):
+        self.now = (self.now // GRID + 1) * GRID
+        key, nonce = RunKey(job, self.now), self.new("n")
+        offer = Offer(job=job, slots=(key.slot,), overlap=overlap)
+        self.nonces[key].append(nonce)
+        if not self.tell("claim", "one:1", [offer], nonce=nonce)[0].claims[0].won or goes == "claimed":
+            return
+        self.tell("sent", [Sent(key=key, dispatch=1, task_id="i", supervised=supervised)])
+        if goes == "running":
+            self.begin(key, self.new("t"), overlap, lease, YOUNG, False)
+
+    @precondition(lambda self: self.any_run("claimed"))
+    @rule(pick=picks, times=st.sampled_from([1, 4, 5]), max_crashes=st.sampled_from([1, 3]))
+    def nobody_starts_it(self, pick, times, max_crashes):
+        key = self.pick(pick, "claimed").key
+        for _ in range(times):
+            if (run := self.model.run(key)).state != "claimed":
+                return
+            self.tell("sent", [Sent(key=key, dispatch=run.dispatch, task_id="i", supervised=True)])
+            run = self.model.run(key)
+            self.now = max(self.now, run.deadline)
+            seen = Redispatch(
+                key=key, state=run.state, dispatch=run.dispatch, deadline=run.deadline,
+                max_crashes=max_crashes,
+            )  # fmt: skip
+            self.nonces[key].append(self.new("m"))
+            self.tell("redispatch", "one:1", [seen], nonce=self.nonces[key][-1])
+
     # Workers
 
-    @precondition(lambda self: self.runs())
+    @precondition(any_run)
     @rule(
         pick=picks,
         known=seldom,
@@ -263,7 +317,7 @@ class TwoStores(RuleBasedStateMachine):
     )
     def start(self, pick, known, overlap, lease, claimed_at, again):
         run = self.pick(pick, "claimed", "queued", "released", "published", "abandoned")
-        token = self.tokens[run.key][-1] if known else self.new("t")
+        token = self.tokens[run.key][-1] if known and run.key in self.tokens else self.new("t")
         self.begin(run.key, token, overlap, lease, claimed_at, again)
 
     @rule(
@@ -288,21 +342,21 @@ class TwoStores(RuleBasedStateMachine):
         answer = self.tell("start", asked, again=again)
         if not isinstance(answer, Started) or (before and before.state == "running"):
             return
-        self.tokens[key].append(token)
+        self.tokens.setdefault(key, ["nobody's"]).append(token)
         assert answer.fence == max(self.fences.get(key.job, 0) + 1, self.now * 1000)
         self.fences[key.job] = answer.fence
 
-    @precondition(lambda self: self.runs())
+    @precondition(any_begun)
     @rule(several=st.lists(picks, min_size=1, max_size=3), is_latest=mostly, again=seldom)
     def renew(self, several, is_latest, again):
-        runs = [self.pick(pick, "running") for pick in several]
+        runs = [self.pick_begun(pick) for pick in several]
         holdings = [
             Holding(key=run.key, token=self.tokens[run.key][-1 if is_latest else 0], fence=run.fence)
             for run in runs
         ]
         self.tell("renew", holdings, again=again)
 
-    @precondition(lambda self: self.runs())
+    @precondition(any_begun)
     @rule(
         pick=picks,
         is_latest=mostly,
@@ -311,34 +365,36 @@ class TwoStores(RuleBasedStateMachine):
         again=seldom,
     )
     def finish(self, pick, is_latest, outcome, reason, again):
-        run = self.pick(pick, "running")
+        run = self.pick_begun(pick)
         token = self.tokens[run.key][-1 if is_latest else 0]
         self.tell("finish", run.key, token, outcome, reason=reason, again=again)
 
-    @precondition(lambda self: self.runs())
+    @precondition(any_begun)
     @rule(
         pick=picks, is_latest=mostly, delay=delays, retries=st.integers(0, 3), timeout=timeouts, again=seldom
     )
     def requeue(self, pick, is_latest, delay, retries, timeout, again):
-        run = self.pick(pick, "running")
+        run = self.pick_begun(pick)
         token = self.tokens[run.key][-1 if is_latest else 0]
         self.tell("requeue", run.key, token, delay=delay, retries=retries, start_timeout=timeout, again=again)
 
-    @precondition(lambda self: self.runs())
-    @rule(pick=picks, by_token=st.booleans(), is_latest=mostly, delay=delays, crash=seldom, again=seldom)
-    def release(self, pick, by_token, is_latest, delay, crash, again):
-        run = self.pick(pick, "running" if by_token else "claimed")
-        names = (self.tokens if by_token else self.nonces)[run.key]
-        name = names[-1 if is_latest else 0]
-        one = Release(
-            key=run.key, token=name if by_token else None, nonce=None if by_token else name,
-            delay=delay, crash=crash,
-        )  # fmt: skip
-        self.tell("release", [one], again=again)
+    @precondition(any_begun)
+    @rule(pick=picks, is_latest=mostly, delay=delays, crash=seldom, again=seldom)
+    def hand_over(self, pick, is_latest, delay, crash, again):
+        run = self.pick_begun(pick)
+        token = self.tokens[run.key][-1 if is_latest else 0]
+        self.tell("release", [Release(key=run.key, token=token, delay=delay, crash=crash)], again=again)
+
+    @precondition(any_run)
+    @rule(pick=picks, is_latest=mostly, delay=delays, again=seldom)
+    def fail_to_publish(self, pick, is_latest, delay, again):
+        run = self.pick(pick, "claimed")
+        nonce = self.nonces[run.key][-1 if is_latest else 0]
+        self.tell("release", [Release(key=run.key, nonce=nonce, delay=delay)], again=again)
 
     # Whoever
 
-    @precondition(lambda self: self.names > 10)
+    @precondition(lambda self: self.names > 8)
     @rule(
         history=st.sampled_from([0, MINUTE, HOUR]), most=st.sampled_from([0, 2, 99]), limit=st.integers(1, 4)
     )

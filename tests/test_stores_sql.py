@@ -250,6 +250,9 @@ def test_tables_that_were_dropped_are_made_again(file, store):
 CREATORS = 20
 
 
+_barrier = None
+
+
 def get_ready(barrier) -> None:
     global _barrier
     _barrier = barrier
@@ -265,8 +268,9 @@ def create(url: str, name: str) -> str | None:
 
 @pytest.mark.slow
 def test_many_processes_make_one_store_at_once(file, store):
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(CREATORS, get_ready, (spawn.Barrier(CREATORS),)) as pool:
+    server = multiprocessing.get_context("forkserver")  # forks of a process without threads, all imports made
+    server.set_forkserver_preload([__name__])
+    with server.Pool(CREATORS, get_ready, (server.Barrier(CREATORS),)) as pool:
         asked = [(f"sqlite:///{file}", f"job {number:02}") for number in range(CREATORS)]
         identities = pool.starmap_async(create, asked, chunksize=1).get(120)
         pool.close()
@@ -373,26 +377,43 @@ def test_a_batch_takes_as_many_statements_as_one(store):
     assert story("alone") == story(*names)
 
 
-def test_no_step_reads_more_runs_than_it_is_about(file, store):
-    """Every statement of the verbs that run all day goes by an index, whatever the history."""
+def test_no_step_reads_history(file, store):
+    """The plans of the verbs that are used all day: whole keys, and the indexes of the live runs."""
     leases = begin(store, "report", "other")
     with statements(store) as seen:
         store.renew(leases, now=T + SECOND)
         claim(store, "report", slot=T + SECOND, now=T + SECOND)
         store.expired(BEAT, 100, now=T + DAY)
+        store.expired(BEAT, 100, now=T)  # the clock went back
         store.start(Start(key=RunKey("report", T), token="u", worker="w"), now=T + SECOND)
         store.finish(leases[0].key, "t", "succeeded", now=T + 2 * SECOND)
-        store.runs(job="report")
         store.runs(state="running")
-        store.runs()
+    used = plans(file, seen)
+    whole_key = "(job=? AND slot=? AND kind=?)"
+    assert len(used) > 10
+    assert [line for line in used if whole_key not in line and "_live" not in line and "_deadline" not in line] == []
+
+
+def plans(file, seen) -> list[str]:
+    """How the statements find their runs."""
     with closing(sqlite3.connect(file)) as connection:
-        for statement, parameters, many in seen:
-            if "anarchon_runs" not in statement or statement.startswith("INSERT"):
-                continue
-            values = parameters[0] if many else parameters
-            plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
-            scans = [line[3] for line in plan if line[3].startswith("SCAN anarchon_runs")]
-            assert all("USING INDEX" in scan for scan in scans), (statement, scans)
+        lines = [
+            line[3]
+            for statement, parameters, many in seen if not statement.startswith(("BEGIN", "INSERT"))
+            for line in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters[0] if many else parameters)
+        ]  # fmt: skip
+    return [line for line in lines if "anarchon_runs" in line]
+
+
+def test_the_newest_runs_are_found_in_order(file, store):
+    begin(store, "report")
+    with statements(store) as seen:
+        store.runs()
+        store.runs(state="failed")
+        store.runs(job="report")
+    slots = "SCAN anarchon_runs USING INDEX anarchon_runs_slot"
+    assert plans(file, seen)[:2] == [slots, slots]
+    assert "(job=?)" in plans(file, seen)[2]
 
 
 # Time ---------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     Index,
     MetaData,
@@ -101,8 +102,9 @@ class Tables:
     def _index(self) -> None:
         """Index the live runs by job and by deadline, all runs by slot and by their end."""
         runs, name = self.runs.c, self.runs.name
-        live = {"sqlite_where": LIVE, "postgresql_where": LIVE}
-        Index(f"{name}_live", runs.job, **live)
+        live: dict[str, Any] = {"sqlite_where": LIVE, "postgresql_where": LIVE}
+        # All of the key, or SQLite would rather read a job's history, which comes in order.
+        Index(f"{name}_live", *self.run_key, **live)
         if self.dialect.deadlines_indexed:
             Index(f"{name}_deadline", runs.deadline, *self.run_key, **live)
         Index(f"{name}_slot", runs.slot.desc(), runs.job, runs.kind)
@@ -120,7 +122,7 @@ class Tables:
         self._run = select(self.runs).where(*RUN.is_key(self.runs))
         self._drop = delete(self.runs).where(*RUN.is_key(self.runs))
         in_order = (runs.deadline, *self.run_key)
-        after = [bindparam(f"after_{column.name}") for column in in_order]
+        after: list[Any] = [bindparam(f"after_{column.name}") for column in in_order]
         self._due = (
             select(self.runs)
             .where(LIVE, runs.deadline <= bindparam("now"), tuple_(*in_order) > tuple_(*after))
@@ -179,7 +181,7 @@ class Tables:
         return self._loaded(moment, of_jobs, [*of_runs, *(row for row in of_live if row[:3] not in known)])
 
     def _rows(
-        self, connection: Connection, statement: Select[Any], parameter: str, among: Sequence[Sequence[Any]]
+        self, connection: Connection, statement: Select[Any], parameter: str, among: Sequence[tuple[Any, ...]]
     ) -> Sequence[Row[Any]]:
         listed = {parameter: self.dialect.listed(sorted(set(among)))}
         return connection.execute(statement, listed).all() if among else ()
@@ -225,7 +227,7 @@ class Tables:
     def _update(self, table: Table, shape: Shape[Any], names: tuple[str, ...]) -> Update:
         """The statement that writes these columns of one row; there are not many, and each is made once."""
         if (table.name, names) not in self._updates:
-            values = {name: bindparam(name) for name in names}
+            values: dict[str, Any] = {name: bindparam(name) for name in names}
             self._updates[table.name, names] = update(table).where(*shape.is_key(table)).values(values)
         return self._updates[table.name, names]
 
@@ -270,15 +272,17 @@ class Tables:
 
     def find_runs(self, connection: Connection, job: str | None, state: str | None, limit: int) -> list[Run]:
         """Return runs, newest slot first."""
-        runs = self.runs.c
-        asked = select(self.runs).order_by(runs.slot.desc(), runs.job, runs.kind).limit(limit)
+        runs, asked = self.runs.c, select(self.runs)
+        newest_first: ColumnElement[Any] = runs.slot.desc()
         if job is not None:
             asked = asked.where(runs.job == job)
         if state is not None:
             asked = asked.where(runs.state == state)
-            if state not in ENDED:
-                asked = asked.where(LIVE)  # so that the index of the live ones will do
-        return [self._run_of(row) for row in connection.execute(asked)]
+        if state is not None and state not in ENDED:
+            # By the index of the few live ones, not through all slots in their order.
+            asked, newest_first = asked.where(LIVE), -runs.slot
+        rows = connection.execute(asked.order_by(newest_first, runs.job, runs.kind).limit(limit))
+        return [self._run_of(row) for row in rows]
 
     def all_jobs(self, connection: Connection) -> list[Job]:
         """Return all jobs, by name."""
@@ -333,13 +337,15 @@ class Tables:
         try:
             return JOB.read(row)
         except ValueError as reason:
-            return self._warn(self.jobs, row.name, reason)
+            self._warn(self.jobs, row.name, reason)
+            return None
 
     def _node_of(self, row: Row[Any]) -> Node | None:
         try:
             return NODE.read(row)
         except ValueError as reason:
-            return self._warn(self.nodes, row.id, reason)
+            self._warn(self.nodes, row.id, reason)
+            return None
 
     def _warn(self, table: Table, key: str, reason: ValueError) -> None:
         said = f"{table.name}: the row of {key} cannot be read and is left out: {reason}"

@@ -63,7 +63,7 @@ end
 
 local latest = redis.call('HGET', META, 'latest')
 if latest and now < (whole(latest) or 0) - 1000 then rewind() end
-redis.call('HSET', META, 'latest', now)
+redis.call('HSET', META, 'latest', text(now))
 see(asked.node)
 
 local runs = page()

@@ -7,15 +7,25 @@
 --          or `version` alone, where the store is of a version this script does not know.
 --
 -- A record is a table: whole numbers as numbers, all else as text, and no field for None. A field
--- that the hash lacks has the default of protocol.Run. `text` makes texts of numbers, because `..` and
--- cjson stop at 14 digits, and a fence has 16; the arguments of redis.call are exact by themselves.
--- Texts are never compared by `<`, which follows the server's locale.
+-- that the hash lacks has the default of protocol.Run. Numbers are written by `text`, because tostring and
+-- cjson stop at 14 digits, and a fence has 16. Texts are never compared by `<`, which follows the
+-- server's locale.
 local VERSION = 1
 local prefix, asked = KEYS[1], cjson.decode(ARGV[1])
 local unreadable = {}
 
 local function key(name, job) return prefix .. ':' .. name .. (job and ':' .. job or '') end
-local function text(number) return string.format('%.0f', number) end
+
+-- In one call the same few numbers are written again and again.
+local texts = {}
+local function text(number)
+  local known = texts[number]
+  if not known then
+    known = string.format('%.0f', number)
+    texts[number] = known
+  end
+  return known
+end
 
 local function whole(text)
   local number = tonumber(text)
@@ -51,7 +61,7 @@ if version and (whole(version) or VERSION + 1) > VERSION then return cjson.encod
 created = created and whole(created)
 if not (version and identity and created) then
   identity, created = identity or asked.identity, now
-  redis.call('HSET', META, 'version', VERSION, 'identity', identity, 'created', created)
+  redis.call('HSET', META, 'version', VERSION, 'identity', identity, 'created', text(created))
 end
 
 local function answered(value)
@@ -72,7 +82,7 @@ local function write(name, changes)
       gone[#gone + 1] = field
     else
       set[#set + 1] = field
-      set[#set + 1] = value
+      set[#set + 1] = type(value) == 'number' and text(value) or value
     end
   end
   if #set > 0 then redis.call('HSET', name, unpack(set)) end
@@ -149,17 +159,17 @@ end
 -- Move the run between the indexes; `was` is the state they know, nil if they know nothing of it.
 local function index(run, member, was)
   if ACTIVE[run.state] then
-    redis.call('ZADD', DEADLINES, run.deadline, member)
+    redis.call('ZADD', DEADLINES, text(run.deadline), member)
     if ACTIVE[was] then return end
-    redis.call('ZADD', key('active', run.job), -run.slot, member)
+    redis.call('ZADD', key('active', run.job), text(0 - run.slot), member)
     if was then
       redis.call('ZREM', FINISHED, member)
       redis.call('ZREM', key('ended', run.job), member)
     end
   else
-    redis.call('ZADD', FINISHED, run.finished_at or 0, member)
+    redis.call('ZADD', FINISHED, text(run.finished_at or 0), member)
     if ENDED[was] then return end
-    redis.call('ZADD', key('ended', run.job), -run.slot, member)
+    redis.call('ZADD', key('ended', run.job), text(0 - run.slot), member)
     if was then
       redis.call('ZREM', DEADLINES, member)
       redis.call('ZREM', key('active', run.job), member)
@@ -173,7 +183,7 @@ local function put_run(run, changes, is_new)
   for field, value in pairs(changes) do run[field] = value or nil end
   local member = member_of(run)
   write(name_of(run), is_new and run or changes)
-  if is_new then redis.call('ZADD', RUNS, -run.slot, member) end
+  if is_new then redis.call('ZADD', RUNS, text(0 - run.slot), member) end
   index(run, member, was)
   return run
 end

@@ -24,8 +24,9 @@ local function renew(lease)
     return {answer = 'lost', reason = lost_to(state, attempt)}
   end
   if stop then return {answer = 'stop', reason = stop} end
-  redis.call('HSET', name, 'deadline', now + length, 'span', length)
-  redis.call('ZADD', DEADLINES, now + length, member_of(lease))
+  local deadline = text(now + length)
+  redis.call('HSET', name, 'deadline', deadline, 'span', text(length))
+  redis.call('ZADD', DEADLINES, deadline, member_of(lease))
   return {answer = 'ok'}
 end
 

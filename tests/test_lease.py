@@ -1,0 +1,607 @@
+"""A lease as a task sees it, and the keeper that starts, renews and ends it.
+
+The store is the real one; ``Faults`` stands on the way to it where it has to fail.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import threading
+import time
+import warnings
+from collections import Counter
+from contextlib import contextmanager
+from datetime import datetime, timezone
+
+import pytest
+from celery import Celery
+
+from anarchon_celery import HandedOver, LeaseLost, current_lease, events, headers, keeper, lease
+from anarchon_celery.config import Config, Policy
+from anarchon_celery.errors import StoreError, StoreUnreachable
+from anarchon_celery.keeper import Keeper, keeper_of
+from anarchon_celery.lease import HeldLease, held
+from anarchon_celery.protocol import Node, Offer, Redispatch, Registration, RunKey, Stale, Start, Started
+from anarchon_celery.stores import memory, new_nonce, open_store
+from anarchon_celery.stores.clock import monotonic
+from tests.processes import wait_until
+
+T = 1_790_002_800_250
+VERBS = ("start", "renew", "finish", "requeue", "release")
+
+#: Short, so that a test need not wait: trusted for a second.
+SHORT = Policy(lease=1_500, heartbeat=200)
+
+
+class Faults:
+    """The real store, and a way to it that fails when a test says so."""
+
+    def __init__(self, store) -> None:
+        self.store = store
+        self.down = False
+        self.fails: Counter[str] = Counter()
+        self.lose_answers: Counter[str] = Counter()
+        self.calls: list[tuple[str, tuple]] = []
+
+    def count(self, verb: str) -> int:
+        return sum(name == verb for name, _ in self.calls)
+
+    def __getattr__(self, name):
+        verb = getattr(self.store, name)
+        if name not in VERBS:
+            return verb
+
+        def call(*args, **kwargs):
+            self.calls.append((name, args))
+            if self.down or self.fails[name] > 0:
+                self.fails[name] -= 1
+                raise StoreUnreachable("it is down")
+            answer = verb(*args, **kwargs)
+            if self.lose_answers[name] > 0:
+                self.lose_answers[name] -= 1
+                raise StoreUnreachable("the answer was lost")
+            return answer
+
+        return call
+
+
+class Stage:
+    """A keeper on a store, and runs for it that a beat has published."""
+
+    def __init__(self) -> None:
+        self.url = f"memory://{secrets.token_hex(4)}"
+        self.app = Celery("proj", broker="memory://", set_as_current=False)
+        self.app.conf.anarchon_store = self.url
+        self.store = open_store(self.url)
+        self.stopping = threading.Event()
+        self.keeper = Keeper(Config.of(self.app), self.stopping.is_set)
+        self.faults = Faults(self.keeper.store)
+        self.keeper.store = self.faults
+
+    def order(self, job: str = "report", policy: Policy = SHORT) -> headers.Order:
+        """Claim the slot T of a job, as beat does, and read the header of its message."""
+        self.store.register(Node(id="n", name="n"), [Registration(job=job, hash="h")], now=T - 1)
+        (answer,) = self.store.claim("n", [Offer(job=job, slots=(T,))], nonce=new_nonce(), now=T)
+        return headers.read(headers.write(answer.claims[0].run, "proj.report", policy))
+
+    def start(self, job: str = "report", policy: Policy = SHORT) -> HeldLease:
+        order = self.order(job, policy)
+        started = self.keeper.start(order, token=f"token-{job}", worker="celery@a:1", task_id=f"id-{job}")
+        assert isinstance(started, HeldLease)
+        return started
+
+    def run(self, job: str = "report"):
+        return self.store.run(RunKey(job, T))
+
+    def take_over(self, job: str = "report", *, start: bool = True) -> None:
+        """Dispatch the run again and start it elsewhere, as if its deadline had passed."""
+        run = self.run(job)
+        asked = Redispatch(key=run.key, state=run.state, dispatch=run.dispatch, deadline=run.deadline)
+        (claim,) = self.store.redispatch("other", [asked], nonce=new_nonce(), now=run.deadline)
+        assert claim.won
+        if start:
+            other = Start(key=run.key, token="another", worker="celery@b:2", lease=30_000)
+            assert isinstance(self.store.start(other, now=run.deadline), Started)
+
+    def close(self) -> None:
+        for each in list(self.keeper._leases.values()):
+            self.keeper.let_go(each)
+        self.app.close()
+        memory._STORES.pop((self.url, "anarchon"), None)
+
+
+@pytest.fixture
+def stage(monkeypatch):
+    monkeypatch.setattr(keeper, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(keeper, "_keepers", {})
+    stage = Stage()
+    yield stage
+    stage.close()
+
+
+@pytest.fixture(autouse=True)
+def log(caplog):
+    caplog.set_level(logging.DEBUG, "anarchon_celery")
+    caplog.set_level(logging.INFO, "celery")
+    yield caplog
+    events.log_runs(True)
+
+
+def lines(log, containing: str = "") -> list[str]:
+    """What was said of runs, their names cut off and times as ``N``."""
+    said = [r.getMessage() for r in log.records if r.name == "anarchon_celery.runs"]
+    return [re.sub(r"\d+ ms", "N ms", line.split("Z: ", 1)[1]) for line in said if containing in line]
+
+
+class Watch:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """The time by which leases are trusted, moved by the test."""
+    watch = Watch()
+    monkeypatch.setattr(lease, "monotonic", watch)
+    monkeypatch.setattr(keeper, "monotonic", watch)
+    return watch
+
+
+@contextmanager
+def in_thread(what):
+    """Do it in a thread; its exception, if any, is in the list afterwards."""
+    raised: list[BaseException] = []
+
+    def run():
+        try:
+            what()
+        except BaseException as reason:
+            raised.append(reason)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield raised
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+# Outside a run ----------------------------------------------------------------------------------
+
+
+def test_outside_a_run_a_lease_never_ends():
+    endless = current_lease()
+    assert (None, None, 1, 0, "manual") == (
+        endless.job, endless.slot, endless.attempt, endless.fence, endless.trigger,
+    )  # fmt: skip
+    assert (float("inf"), False, None) == (endless.remaining, endless.aborted, endless.reason)
+    endless.check()
+
+
+def test_outside_a_run_waiting_is_sleeping():
+    before = time.monotonic()
+    current_lease().wait(0.05)
+    assert time.monotonic() - before >= 0.05
+
+
+def test_the_current_lease_is_the_threads_own(stage):
+    mine = stage.start()
+    outside = current_lease()
+    with held(mine):
+        assert mine is current_lease()
+        found = []
+        thread = threading.Thread(target=lambda: found.append(current_lease()))
+        thread.start()
+        thread.join()
+        assert [outside] == found
+    assert outside is current_lease()
+
+
+def test_the_exceptions_are_celerys_way_to_end_a_task_without_a_result():
+    from celery.exceptions import Ignore
+
+    from anarchon_celery import AnarchonError
+
+    for kind in (LeaseLost, HandedOver):
+        assert issubclass(kind, Ignore)
+        assert issubclass(kind, AnarchonError)
+
+
+# In a run ---------------------------------------------------------------------------------------
+
+
+def test_a_lease_tells_what_it_is_for(stage):
+    mine = stage.start()
+    slot = datetime(2026, 9, 21, 15, 0, 0, 250_000, tzinfo=timezone.utc)
+    assert ("report", slot, 1, "scheduled") == (mine.job, mine.slot, mine.attempt, mine.trigger)
+    assert stage.run().fence == mine.fence > 0
+    assert f"<HeldLease report @ 2026-09-21 15:00:00.250000+00:00 attempt 1 fence {mine.fence}>" == repr(mine)
+    run = stage.run()
+    assert ("running", "celery@a:1", "token-report", "id-report", 1_500) == (
+        run.state, run.owner, run.token, run.task_id, run.lease,
+    )  # fmt: skip
+
+
+def test_a_message_that_may_not_start_is_stale_and_nothing_is_held(stage):
+    order = stage.order()
+    stage.store.start(Start(key=order.key, token="another", worker="w"))
+    answer = stage.keeper.start(order, token="t", worker="w", task_id="id")
+    assert Stale(why="running") == answer
+    assert stage.keeper.lease("id") is None
+
+
+def test_trust_counts_from_before_the_question_and_ends_before_the_lease(stage, watch):
+    class Slow(Faults):
+        def start(self, asked):
+            watch.at += 2.0
+            return self.store.start(asked)
+
+    stage.keeper.store = Slow(stage.store)
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=10_000))
+    assert 25.0 == mine.remaining, "30 s, less a tenth, less the 2 s that the answer took"
+    watch.at += 24.9
+    mine.check()
+    assert (False, None) == (mine.aborted, mine.reason)
+    watch.at += 0.2
+    assert (0.0, True, "the lease could not be renewed in time") == (mine.remaining, mine.aborted, mine.reason)
+    with pytest.raises(LeaseLost, match="could not be renewed in time"):
+        mine.check()
+
+
+def test_what_check_raised_is_remembered(stage, watch):
+    mine = stage.start()
+    mine.tell(HandedOver("the worker stops"))
+    assert mine.raised is None
+    with pytest.raises(HandedOver) as raised:
+        mine.check()
+    assert raised.value is mine.raised
+
+
+def test_a_lost_lease_is_the_last_word(stage):
+    mine = stage.start()
+    assert mine.tell(HandedOver("the worker stops"))
+    assert not mine.tell(HandedOver("the worker stops"))
+    assert mine.tell(LeaseLost("taken over"))
+    assert not mine.tell(HandedOver("the worker stops"))
+    assert not mine.tell(LeaseLost("again"))
+    assert ("taken over", True, 0.0) == (mine.reason, mine.lost, mine.remaining)
+    with pytest.raises(LeaseLost, match="taken over"):
+        mine.check()
+
+
+def test_wait_ends_after_its_time_when_there_is_nothing_to_tell(stage):
+    mine = stage.start()
+    before = time.monotonic()
+    mine.wait(0.05)
+    assert time.monotonic() - before >= 0.049
+
+
+def test_wait_raises_at_once_what_is_known_already(stage):
+    mine = stage.start()
+    mine.tell(HandedOver("the worker stops"))
+    before = time.monotonic()
+    with pytest.raises(HandedOver):
+        mine.wait(30)
+    assert time.monotonic() - before < 1
+
+
+def test_how_long_it_was_held(stage, watch):
+    mine = stage.start()
+    watch.at += 1.2345
+    assert 1234 == mine.ms
+
+
+# The heartbeat ----------------------------------------------------------------------------------
+
+
+def test_one_call_renews_all_leases_of_a_process(stage):
+    jobs = ("a", "b", "c")
+    mine = [stage.start(job) for job in jobs]
+    deadlines = [stage.run(job).deadline for job in jobs]
+    wait_until(lambda: all(stage.run(job).deadline > old for job, old in zip(jobs, deadlines, strict=True)))
+    wait_until(lambda: stage.faults.count("renew") >= 4)
+    last = [args[0] for name, args in stage.faults.calls if name == "renew"][-1]
+    assert [each.holding for each in mine] == last
+
+
+def test_a_lease_lives_as_long_as_the_heartbeat_goes_on(stage):
+    mine = stage.start()
+    time.sleep(1.8)  # longer than the lease
+    mine.check()
+    assert "running" == stage.run().state
+    assert 0.5 < mine.remaining <= 1.0
+
+
+def test_heartbeats_come_at_their_interval_and_end_with_the_last_lease(stage):
+    mine = stage.start()
+    wait_until(lambda: stage.faults.count("renew") >= 4)
+    times = 1 + mine.ms / 200
+    assert stage.faults.count("renew") <= times
+    stage.keeper.finish(mine, "succeeded")
+    renewed = stage.faults.count("renew")
+    time.sleep(0.5)
+    assert renewed == stage.faults.count("renew")
+
+
+def test_after_a_pause_the_same_thread_goes_on(stage):
+    stage.keeper.finish(stage.start("a"), "succeeded")
+    wait_until(lambda: not stage.keeper._something_held.is_set())
+    stage.start("b")
+    wait_until(lambda: stage.faults.count("renew") >= 1)
+    beating = [thread for thread in threading.enumerate() if thread is stage.keeper._thread]
+    assert 1 == len(beating)
+
+
+@pytest.mark.parametrize("started", [True, False], ids=["started elsewhere", "dispatched again"])
+def test_a_lease_that_another_took_is_lost_and_the_task_is_woken_at_once(stage, log, started):
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=50))
+    with in_thread(lambda: mine.wait(20)) as raised:
+        stage.take_over(start=started)
+        wait_until(lambda: raised, 5)
+    assert ["taken over as attempt 2"] == [str(reason) for reason in raised]
+    assert isinstance(raised[0], LeaseLost)
+    assert ["lease lost after N ms: taken over as attempt 2"] == lines(log)
+    assert (True, 0.0) == (mine.aborted, mine.remaining)
+    assert stage.keeper.lease("id-report") is None, "and is renewed no more"
+
+
+def test_one_lost_lease_does_not_concern_the_others(stage):
+    lost, kept = (stage.start(job, Policy(lease=30_000, heartbeat=50)) for job in ("a", "b"))
+    stage.take_over("a")
+    wait_until(lambda: lost.lost)
+    renewed = stage.faults.count("renew")
+    wait_until(lambda: stage.faults.count("renew") > renewed)
+    kept.check()
+
+
+def test_when_the_store_is_gone_trust_ends_and_the_task_is_told(stage, log):
+    mine = stage.start()
+    stage.faults.down = True
+    before = monotonic()
+    with pytest.raises(LeaseLost, match="could not be renewed in time"):
+        mine.wait(20)
+    assert monotonic() - before < 1.5, "before the store lets anybody else in"
+    wait_until(lambda: lines(log))
+    assert ["lease lost after N ms: it could not be renewed in time"] == lines(log)
+
+
+def test_a_store_that_is_back_in_time_is_no_loss(stage, log):
+    mine = stage.start()
+    stage.faults.fails["renew"] = 20
+    wait_until(lambda: stage.faults.count("renew") > 21)
+    mine.wait(1.2)
+    assert [] == lines(log)
+
+
+def test_with_a_redis_that_was_killed_trust_ends_in_time(own_redis_server, stage, log, monkeypatch):
+    store = open_store(own_redis_server.url(), options={"socket_timeout": 0.2})
+    stage.store, stage.keeper.store = store, store
+    mine = stage.start()
+    own_redis_server.kill()
+    before = monotonic()
+    with pytest.raises(LeaseLost):
+        mine.wait(20)
+    assert monotonic() - before < 1.5
+    wait_until(lambda: lines(log, "lease lost"))
+    store.close()
+
+
+def test_after_max_runtime_the_heartbeat_lets_a_hung_task_go(stage, log):
+    hung = stage.start("hung", Policy(lease=1_200, heartbeat=100, max_runtime=300))
+    healthy = stage.start("healthy", Policy(lease=30_000, heartbeat=300))
+    with pytest.raises(LeaseLost):
+        hung.wait(20)
+    healthy.check()
+    assert hung.ms < 1_300
+    wait_until(lambda: lines(log, "lease lost"))
+    assert stage.keeper.lease("id-hung") is None
+    assert stage.keeper.lease("id-healthy") is healthy
+
+
+def test_a_hung_task_does_not_drive_the_heartbeat_of_the_others(stage):
+    stage.start("hung", Policy(lease=60_000, heartbeat=100, max_runtime=1))
+    stage.start("healthy", Policy(lease=30_000, heartbeat=300))
+    time.sleep(1.0)
+    assert stage.faults.count("renew") <= 4
+
+
+def test_a_stopping_worker_tells_its_tasks(stage):
+    mine = stage.start()
+    with in_thread(lambda: mine.wait(20)) as raised:
+        stage.stopping.set()
+        wait_until(lambda: raised, 5)
+    assert isinstance(raised[0], HandedOver)
+    assert "the worker stops" == mine.reason
+    assert "running" == stage.run().state, "it is the task's to stop"
+
+
+def test_a_job_that_does_not_hand_over_is_not_told(stage):
+    mine = stage.start(policy=Policy(lease=1_500, heartbeat=100, handover=False))
+    stage.stopping.set()
+    mine.wait(0.3)
+
+
+# The end ----------------------------------------------------------------------------------------
+
+
+def test_a_success_is_recorded(stage, log):
+    stage.keeper.finish(stage.start(), "succeeded")
+    assert ("succeeded", None) == (stage.run().state, stage.run().reason)
+    assert ["finished in N ms"] == lines(log)
+    assert stage.keeper.lease("id-report") is None
+
+
+def test_a_failure_is_recorded_with_its_reason(stage, log):
+    stage.keeper.finish(stage.start(), "failed", "ValueError: no")
+    assert ("failed", "ValueError: no") == (stage.run().state, stage.run().reason)
+    assert ["failed after N ms: ValueError: no"] == lines(log)
+
+
+def test_the_end_of_a_run_that_was_lost_is_refused(stage, log):
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=10_000))
+    stage.take_over()
+    before = stage.run()
+    stage.keeper.finish(mine, "succeeded")
+    assert before == stage.run()
+    assert ["lease lost after N ms: it had ended or moved on before"] == lines(log)
+    assert mine.lost
+
+
+def test_an_end_is_recorded_again_and_again_while_the_store_is_away_for_a_moment(stage, log):
+    mine = stage.start()
+    stage.faults.fails["finish"] = 3
+    stage.keeper.finish(mine, "succeeded")
+    assert "succeeded" == stage.run().state
+    assert 4 == stage.faults.count("finish")
+    assert ["finished in N ms"] == lines(log)
+
+
+def test_an_end_whose_answer_was_lost_is_an_end(stage, log):
+    mine = stage.start()
+    stage.faults.lose_answers["finish"] = 2
+    stage.keeper.finish(mine, "succeeded")
+    assert ["finished in N ms"] == lines(log)
+
+
+def test_an_end_that_cannot_be_recorded_is_given_up_when_trust_ends(stage, log):
+    mine = stage.start()
+    stage.faults.down = True
+    stage.keeper.finish(mine, "succeeded")
+    assert mine.ms < 1_500
+    assert ["succeeded, but that could not be recorded: it is down"] == lines(log, "succeeded")
+    assert stage.keeper.lease("id-report") is None
+
+
+def test_a_run_is_handed_over(stage, log):
+    mine = stage.start()
+    stage.keeper.hand_over(mine)
+    run = stage.run()
+    assert ("released", 0, 1) == (run.state, run.crashes, run.attempt)
+    assert run.deadline <= int(time.time() * 1000), "anybody may have it at once"
+    assert ["interrupted after N ms, handed over to another instance"] == lines(log)
+    assert stage.keeper.lease("id-report") is None
+
+
+def test_a_run_that_was_lost_is_not_handed_over(stage, log):
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=10_000))
+    stage.take_over()
+    before = stage.run()
+    stage.keeper.hand_over(mine)
+    assert before == stage.run()
+    assert ["lease lost after N ms: taken over"] == lines(log)
+
+
+def test_handing_over_is_tried_again_and_given_up(stage, log, monkeypatch):
+    monkeypatch.setattr(keeper, "RELEASE_WITHIN", 0.3)
+    mine = stage.start()
+    stage.faults.down = True
+    before = monotonic()
+    stage.keeper.hand_over(mine)
+    assert monotonic() - before < 1
+    assert stage.faults.count("release") > 1
+    assert ["handed over, but that could not be recorded: it is down"] == lines(log)
+
+
+def test_a_retry_is_waited_for_and_not_renewed(stage):
+    mine = stage.start()
+    assert stage.keeper.requeue(mine, delay=60_000, retries=1)
+    run = stage.run()
+    assert ("queued", 1) == (run.state, run.retries)
+    assert run.not_before - run.queued_at == 60_000
+    assert run.deadline - run.queued_at == 60_000 + 300_000
+    assert stage.keeper.lease("id-report") is None
+
+
+def test_a_retry_of_a_run_that_was_lost_is_refused(stage):
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=10_000))
+    stage.take_over()
+    assert not stage.keeper.requeue(mine, delay=0, retries=1)
+
+
+def test_a_start_whose_answer_was_lost_is_asked_again_under_the_same_token(stage):
+    stage.faults.lose_answers["start"] = 1
+    mine = stage.start()
+    assert (1, 2) == (mine.attempt, stage.faults.count("start"))
+    assert mine.fence == stage.run().fence
+
+
+def test_a_start_that_has_no_answer_is_given_up_after_a_second(stage):
+    order = stage.order()
+    stage.faults.down = True
+    before = monotonic()
+    with pytest.raises(StoreError, match="it is down"):
+        stage.keeper.start(order, token="t", worker="w", task_id="id")
+    assert monotonic() - before < 1.5
+    assert stage.keeper.lease("id") is None
+
+
+def test_a_lease_out_of_trust_is_confirmed_where_nobody_took_it(stage, watch):
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=29_000))
+    stage.keeper.let_go(mine)
+    watch.at += 28
+    assert mine.out_of_trust
+    stage.keeper.confirm(mine)
+    assert not mine.aborted
+
+
+def test_a_lease_out_of_trust_is_lost_where_somebody_took_it_or_nobody_answers(stage):
+    mine, other = (stage.start(job, Policy(lease=30_000, heartbeat=29_000)) for job in ("a", "b"))
+    stage.take_over("a")
+    stage.keeper.confirm(mine)
+    assert "taken over as attempt 2" == mine.reason
+    stage.faults.down = True
+    stage.keeper.confirm(other)
+    assert "it is down" == other.reason
+
+
+# Processes --------------------------------------------------------------------------------------
+
+
+def test_a_process_has_one_keeper_for_an_app(stage):
+    mine = keeper_of(stage.app, stage.stopping.is_set)
+    assert mine is keeper_of(stage.app, stage.stopping.is_set)
+    other = Celery("other", broker="memory://", set_as_current=False)
+    other.conf.anarchon_store = stage.url
+    assert mine is not keeper_of(other, stage.stopping.is_set)
+    other.close()
+
+
+def test_a_child_of_a_fork_gets_a_keeper_and_a_store_of_its_own(redis_url, stage):
+    stage.app.conf.anarchon_store = redis_url
+    mine = keeper_of(stage.app, stage.stopping.is_set)
+    mine.store.nodes()  # connected
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads: here the child does little
+        child = os.fork()
+    if not child:
+        status = 1
+        try:
+            own = keeper_of(stage.app, stage.stopping.is_set)
+            own.store.nodes()
+            status = 0 if own is not mine and own.store is not mine.store and own.pid == os.getpid() else 2
+        finally:
+            os._exit(status)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert mine is keeper_of(stage.app, stage.stopping.is_set)
+    mine.store.nodes()
+    mine.store.close()
+
+
+def test_an_app_does_not_get_the_keeper_of_one_that_is_gone(stage, monkeypatch):
+    # As after a garbage collection, when the new app lies where the old one was.
+    mine = keeper_of(stage.app, stage.stopping.is_set)
+    other = Celery("other", broker="memory://", set_as_current=False)
+    other.conf.anarchon_store = f"memory://{secrets.token_hex(4)}"
+    monkeypatch.setattr(keeper, "id", lambda app: 1, raising=False)
+    monkeypatch.setattr(keeper, "_keepers", type(keeper._keepers)())
+    first = keeper_of(stage.app, stage.stopping.is_set)
+    assert first is not mine
+    assert keeper_of(other, stage.stopping.is_set).config.store == other.conf.anarchon_store
+    other.close()
