@@ -70,10 +70,7 @@ class Plan:
         if job.effective != job.first_seen:
             return job.effective
         # Nobody ever decided a slot of this job: its latest one counts, if it is young.
-        return first_due(
-            job.times, first_seen=job.effective, now=job.effective, delay=self._delay(job),
-            window=self.first_catch_up,
-        )  # fmt: skip
+        return first_due(job.times, first_seen=job.effective, window=self.first_catch_up)
 
     def _delay(self, job: PlannedJob) -> Delay:
         return Delay(job, self.node)

@@ -19,11 +19,12 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from celery import schedules
 from celery.schedules import BaseSchedule
-from croniter import CroniterError, croniter
 
 from . import durations
+from .crontexts import read_cron, recurs
 from .errors import ScheduleError
-from .slots import DAY, LAST, MINUTE, SECOND, Cron, FireTimes, Interval, Zone
+from .slots import DAY, MINUTE, SECOND, FireTimes, Interval
+from .wallclock import Cron, Zone
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=fixed_zone.utc)
 _UTC = Zone("UTC", fixed_zone.utc)
@@ -128,7 +129,7 @@ class cron(_Clockwork):
             ScheduleError: the text cannot be read or can never fire, or there is no such zone; one line that
                 names the field.
         """
-        return _cron(self.text, _zone(timezone if self.timezone is None else self.timezone))
+        return read_cron(self.text, _zone(timezone if self.timezone is None else self.timezone))
 
     def __repr__(self) -> str:
         zone = "" if self.timezone is None else f", timezone={str(self.timezone)!r}"
@@ -157,7 +158,7 @@ def as_schedule(value: Any) -> BaseSchedule:
     if isinstance(value, BaseSchedule):
         return value
     if isinstance(value, str) and (value.strip().startswith("@") or len(value.split()) > 1):
-        _cron(value, _UTC)
+        read_cron(value, _UTC)
         return cron(value)
     try:
         durations.milliseconds(value)
@@ -239,158 +240,6 @@ def _named_zone(name: str) -> Zone:
         raise ScheduleError(f"there is no time zone {name!r}: did you mean {near[0]!r}?") from None
 
 
-# Cron texts
-
-_ALIASES = {
-    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
-}  # fmt: skip
-_FIELDS = (  # in croniter's order: name, least and greatest value
-    ("minute", 0, 59), ("hour", 0, 23), ("day of month", 1, 31), ("month", 1, 12), ("day of week", 0, 7),
-    ("second", 0, 59),
-)  # fmt: skip
-_DAY_OF_MONTH, _MONTH, _DAY_OF_WEEK = 2, 3, 4
-_NAMES = {
-    _MONTH: {
-        "jan": 1, "feb": 2, "mar": 3, "apr": 4, "may": 5, "jun": 6,
-        "jul": 7, "aug": 8, "sep": 9, "oct": 10, "nov": 11, "dec": 12,
-    },
-    _DAY_OF_WEEK: {"sun": 0, "mon": 1, "tue": 2, "wed": 3, "thu": 4, "fri": 5, "sat": 6},
-}  # fmt: skip
-_RANGE = re.compile(r"(?:\*|([0-9]+|[a-z]+)(-(?:[0-9]+|[a-z]+))?)(/[0-9]{1,4})?")
-_NTH = re.compile(r"([0-9a-z-]+)(#[1-5])|l([0-7])|([0-7])l")
-
-
-@lru_cache(maxsize=4096)
-def _cron(text: str, zone: Zone) -> Cron:
-    """Read a cron text; jobs with the same text and zone share the result."""
-    try:
-        words = _words(text)
-        (minutes, _), (hours, _), (days, _), (months, _), (weekdays, nth), (seconds, _) = (
-            _expand(position, word) for position, word in enumerate(words)
-        )
-        return Cron(
-            zone=zone,
-            seconds=seconds,
-            minutes=minutes,
-            hours=hours,
-            days_of_month=days,
-            months=months,
-            days_of_week=weekdays,
-            nth_days_of_week=nth,
-            either_day=not _is_open(words[_DAY_OF_MONTH]) and not _is_open(words[_DAY_OF_WEEK]),
-            every_occurrence=_recurs(words[0], minutes, 60) or _recurs(words[1], hours, 24),
-        )
-    except ScheduleError as reason:
-        raise ScheduleError(f"cron {text!r}: {reason}") from None
-
-
-def _words(text: str) -> list[str]:
-    """Return the six fields of a cron text, seconds last, as croniter has them."""
-    if not isinstance(text, str):
-        raise ScheduleError("it is not a text")
-    lower = text.strip().lower()
-    if lower.startswith("@") and lower not in _ALIASES:
-        raise ScheduleError(f"there is no such name: give one of {', '.join(_ALIASES)}")
-    words = _ALIASES.get(lower, lower).split()
-    if len(words) not in (5, 6):
-        raise ScheduleError(
-            f"it has {len(words)} fields: give 5 (minute, hour, day of month, month, day of week), "
-            "or 6 with seconds first"
-        )
-    return [*words, "0"] if len(words) == 5 else [*words[1:], words[0]]
-
-
-def _is_open(word: str) -> bool:
-    """Tell whether a day field leaves the choice to the other one."""
-    return not {"*", "?", "*/1"}.isdisjoint(word.split(","))
-
-
-def _recurs(written: object, values: tuple[int, ...], all_values: int) -> bool:
-    """Tell whether an hour or minute field has a wildcard or a step, or comes to the same as a wildcard."""
-    return len(values) == all_values or (isinstance(written, str) and ("*" in written or "/" in written))
-
-
-def _expand(position: int, word: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-    """Return the values of one field, and the nth days of the week."""
-    name, low, high = _FIELDS[position]
-    terms = word.split(",")
-    if position == _DAY_OF_WEEK and len({_NTH.fullmatch(term) is None for term in terms}) > 1:
-        raise ScheduleError(f"{name} {word!r} mixes plain days and those with # or L")
-    texts = ["*"] * 6
-    texts[position] = ",".join(_plain(position, term, word) for term in terms)
-    try:
-        expanded, nth = croniter.expand(" ".join(texts))
-    except CroniterError:
-        raise _refusal(position, word, word) from None
-    found = expanded[position]
-    values = range(low, high + (position != _DAY_OF_WEEK)) if "*" in found else found
-    pairs = ((day, LAST if n == "l" else int(n)) for day, all_n in nth.items() for n in all_n)
-    plain = (LAST if value == "l" else int(value) for value in values if value not in nth)
-    return tuple(sorted(plain)), tuple(sorted(pairs))
-
-
-def _plain(position: int, term: str, word: str) -> str:
-    """Return one term in the form that all versions of croniter read alike, and as cron does.
-
-    They differ on '59/15' and 'L7', misread '9-9' and '22-4/3', take '1W' for '1' and 'R' for random.
-    """
-    if term == "*/1" or (word == "?" and position in (_DAY_OF_MONTH, _DAY_OF_WEEK)):
-        return "*"
-    if term == "*" or (term == "l" and position == _DAY_OF_MONTH):
-        return term
-    nth = _NTH.fullmatch(term) if position == _DAY_OF_WEEK else None
-    if nth and not nth[1]:
-        return f"l{int(nth[3] or nth[4]) % 7}"
-    numbers = _numbers(position, nth[1] if nth else term, word)
-    return ",".join(f"{number}{nth[2] if nth else ''}" for number in numbers)
-
-
-def _numbers(position: int, term: str, word: str) -> list[int]:
-    """Return the values of '5', '5-9', '22-2', '*/5', '5/15', '5-59/15'."""
-    _, low, high = _FIELDS[position]
-    match = _RANGE.fullmatch(term)
-    if match is None:
-        raise _refusal(position, term, word)
-    first, last, step = match.groups()
-    greatest = 6 if position == _DAY_OF_WEEK else high
-    start = low if first is None else _number(position, first, word)
-    if last == "-l" and position == _DAY_OF_MONTH:
-        end = high
-    elif last is not None:
-        end = _number(position, last[1:], word)
-    else:
-        end = greatest if step or first is None else start
-    every = int(step[1:]) if step else 1
-    if every == 0:
-        raise _refusal(position, term, word)
-    if position != _DAY_OF_WEEK:
-        return _steps(start, end, every, low, greatest)
-    if start == 7:  # Sunday begins a week as 0, and ends one as 7
-        start, end = 0, end % 7
-    return [day % 7 for day in _steps(start, end, every, low, greatest)]
-
-
-def _steps(start: int, end: int, step: int, low: int, high: int) -> list[int]:
-    """Return a range, over the end of the field where it ends before it begins: '22-2'."""
-    whole = range(start, end + 1) if start <= end else [*range(start, high + 1), *range(low, end + 1)]
-    return list(whole[::step])
-
-
-def _number(position: int, text: str, word: str) -> int:
-    _, low, high = _FIELDS[position]
-    value = int(text) if text.isdigit() and len(text) < 5 else _NAMES.get(position, {}).get(text, -1)
-    if not low <= value <= high:
-        raise _refusal(position, text, word)
-    return value
-
-
-def _refusal(position: int, term: str, word: str) -> ScheduleError:
-    name, low, high = _FIELDS[position]
-    part = f"{term!r} in " if term != word else ""
-    return ScheduleError(f"cannot read {part}{name} {word!r}: its values are {low} to {high}")
-
-
 # Celery's schedules
 
 
@@ -404,9 +253,9 @@ def _crontab(schedule: schedules.crontab, timezone: tzinfo) -> Cron:
         schedule.day_of_week,
     )
     minutes, hours, days, months, weekdays = (tuple(sorted(values)) for values in fields)
-    recurs = _recurs(schedule._orig_minute, minutes, 60) or _recurs(schedule._orig_hour, hours, 24)
+    wild = recurs(schedule._orig_minute, minutes, 60) or recurs(schedule._orig_hour, hours, 24)
     try:
-        return _shared(_zone(_own_zone(schedule) or timezone), minutes, hours, days, months, weekdays, recurs)
+        return _shared(_zone(_own_zone(schedule) or timezone), minutes, hours, days, months, weekdays, wild)
     except ScheduleError as reason:
         raise ScheduleError(f"{schedule!r}: {reason}") from None
 

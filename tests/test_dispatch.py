@@ -131,7 +131,9 @@ def test_a_task_that_beat_does_not_know_is_sent_by_name(desk):
 
 
 def test_a_task_that_beat_knows_is_sent_as_it_wants(desk):
-    @desk.app.task(name="proj.sync", queue=f"own-{desk.queue}", time_limit=9, shared=False)
+    desk.app.conf.task_routes = {"proj.sync": {"queue": f"own-{desk.queue}"}}
+
+    @desk.app.task(name="proj.sync", time_limit=9, shared=False)
     def task():
         """Never run here."""
 

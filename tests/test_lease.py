@@ -5,6 +5,7 @@ The store is the real one; ``Faults`` stands on the way to it where it has to fa
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -32,8 +33,8 @@ from tests.processes import wait_until
 T = 1_790_002_800_250
 VERBS = ("start", "renew", "finish", "requeue", "release")
 
-#: Short, so that a test need not wait: trusted for a second.
-SHORT = Policy(lease=1_500, heartbeat=200)
+#: Renewed often, and trusted for nine seconds: nothing a busy machine could use up.
+QUICK = Policy(lease=10_000, heartbeat=200)
 
 
 class Faults:
@@ -81,13 +82,13 @@ class Stage:
         self.faults = Faults(self.keeper.store)
         self.keeper.store = self.faults
 
-    def order(self, job: str = "report", policy: Policy = SHORT) -> headers.Order:
+    def order(self, job: str = "report", policy: Policy = QUICK) -> headers.Order:
         """Claim the slot T of a job, as beat does, and read the header of its message."""
-        self.store.register(Node(id="n", name="n"), [Registration(job=job, hash="h")], now=T - 1)
+        self.store.register(Node(id="n", name="n"), [Registration(job=job, hash="h")])
         (answer,) = self.store.claim("n", [Offer(job=job, slots=(T,))], nonce=new_nonce(), now=T)
         return headers.read(headers.write(answer.claims[0].run, "proj.report", policy))
 
-    def start(self, job: str = "report", policy: Policy = SHORT) -> HeldLease:
+    def start(self, job: str = "report", policy: Policy = QUICK) -> HeldLease:
         order = self.order(job, policy)
         started = self.keeper.start(order, token=f"token-{job}", worker="celery@a:1", task_id=f"id-{job}")
         assert isinstance(started, HeldLease)
@@ -224,7 +225,7 @@ def test_a_lease_tells_what_it_is_for(stage):
     assert stage.run().fence == mine.fence > 0
     assert f"<HeldLease report @ 2026-09-21 15:00:00.250000+00:00 attempt 1 fence {mine.fence}>" == repr(mine)
     run = stage.run()
-    assert ("running", "celery@a:1", "token-report", "id-report", 1_500) == (
+    assert ("running", "celery@a:1", "token-report", "id-report", 10_000) == (
         run.state, run.owner, run.token, run.task_id, run.lease,
     )  # fmt: skip
 
@@ -289,7 +290,7 @@ def test_wait_raises_at_once_what_is_known_already(stage):
     before = time.monotonic()
     with pytest.raises(HandedOver):
         mine.wait(30)
-    assert time.monotonic() - before < 1
+    assert time.monotonic() - before < 10
 
 
 def test_how_long_it_was_held(stage, watch):
@@ -303,7 +304,7 @@ def test_how_long_it_was_held(stage, watch):
 
 def test_one_call_renews_all_leases_of_a_process(stage):
     jobs = ("a", "b", "c")
-    mine = [stage.start(job) for job in jobs]
+    mine = [stage.start(job, Policy(lease=30_000, heartbeat=20)) for job in jobs]
     deadlines = [stage.run(job).deadline for job in jobs]
     wait_until(lambda: all(stage.run(job).deadline > old for job, old in zip(jobs, deadlines, strict=True)))
     wait_until(lambda: stage.faults.count("renew") >= 4)
@@ -311,23 +312,27 @@ def test_one_call_renews_all_leases_of_a_process(stage):
     assert [each.holding for each in mine] == last
 
 
-def test_a_lease_lives_as_long_as_the_heartbeat_goes_on(stage):
+def test_a_lease_lives_as_long_as_the_heartbeat_goes_on(stage, watch):
     mine = stage.start()
-    time.sleep(1.8)  # longer than the lease
+    for beats in range(1, 101):  # twenty seconds: twice the lease
+        watch.at += 0.2
+        wait_until(lambda: mine.renewed_at == watch.at)
+        assert beats == stage.faults.count("renew")
+    assert 9.0 == mine.remaining
     mine.check()
-    assert "running" == stage.run().state
-    assert 0.5 < mine.remaining <= 1.0
 
 
-def test_heartbeats_come_at_their_interval_and_end_with_the_last_lease(stage):
+def test_heartbeats_come_at_their_interval_and_end_with_the_last_lease(stage, watch):
     mine = stage.start()
-    wait_until(lambda: stage.faults.count("renew") >= 4)
-    times = 1 + mine.ms / 200
-    assert stage.faults.count("renew") <= times
+    watch.at += 0.199
+    time.sleep(0.1)
+    assert 0 == stage.faults.count("renew")
+    watch.at += 0.002
+    wait_until(lambda: stage.faults.count("renew") == 1)
     stage.keeper.finish(mine, "succeeded")
-    renewed = stage.faults.count("renew")
-    time.sleep(0.5)
-    assert renewed == stage.faults.count("renew")
+    watch.at += 5
+    time.sleep(0.1)
+    assert 1 == stage.faults.count("renew")
 
 
 def test_after_a_pause_the_same_thread_goes_on(stage):
@@ -361,55 +366,97 @@ def test_one_lost_lease_does_not_concern_the_others(stage):
     kept.check()
 
 
-def test_when_the_store_is_gone_trust_ends_and_the_task_is_told(stage, log):
+def test_when_the_store_is_gone_trust_ends_and_the_task_is_told(stage, watch, log):
     mine = stage.start()
     stage.faults.down = True
-    before = monotonic()
-    with pytest.raises(LeaseLost, match="could not be renewed in time"):
-        mine.wait(20)
-    assert monotonic() - before < 1.5, "before the store lets anybody else in"
-    wait_until(lambda: lines(log))
+    with in_thread(lambda: mine.wait(60)) as raised:
+        watch.at += 8.9
+        wait_until(lambda: stage.faults.count("renew") >= 1)
+        assert ([], False) == (raised, mine.aborted)
+        watch.at += 0.1
+        wait_until(lambda: raised)
+    assert ["it could not be renewed in time"] == [str(reason) for reason in raised]
+    assert isinstance(raised[0], LeaseLost)
     assert ["lease lost after N ms: it could not be renewed in time"] == lines(log)
 
 
-def test_a_store_that_is_back_in_time_is_no_loss(stage, log):
+def test_a_waiting_task_sees_the_end_of_trust_by_itself_too(stage):
+    mine = stage.start(policy=Policy(lease=800, heartbeat=400))
+    stage.keeper.let_go(mine)  # nobody tells it
+    with pytest.raises(LeaseLost, match="the lease could not be renewed in time"):
+        mine.wait(60)
+
+
+def test_a_store_that_is_back_in_time_is_no_loss(stage, watch, log):
     mine = stage.start()
-    stage.faults.fails["renew"] = 20
-    wait_until(lambda: stage.faults.count("renew") > 21)
-    mine.wait(1.2)
+    stage.faults.fails["renew"] = 3
+    for tried in (1, 2, 3, 4):
+        watch.at += 0.2
+        wait_until(lambda tried=tried: stage.faults.count("renew") == tried)
+    wait_until(lambda: mine.remaining == 9.0)
     assert [] == lines(log)
 
 
-def test_with_a_redis_that_was_killed_trust_ends_in_time(own_redis_server, stage, log, monkeypatch):
+def test_a_store_that_does_not_answer_is_not_asked_at_every_look(stage, watch):
+    stage.start()
+    stage.faults.down = True
+    watch.at += 0.2
+    wait_until(lambda: stage.faults.count("renew") == 1)
+    time.sleep(0.2)
+    assert 1 == stage.faults.count("renew")
+
+
+def test_with_a_redis_that_was_killed_trust_ends(own_redis_server, stage, log):
     store = open_store(own_redis_server.url(), options={"socket_timeout": 0.2})
     stage.store, stage.keeper.store = store, store
-    mine = stage.start()
+    mine = stage.start(policy=Policy(lease=2_000, heartbeat=200))
     own_redis_server.kill()
-    before = monotonic()
     with pytest.raises(LeaseLost):
-        mine.wait(20)
-    assert monotonic() - before < 1.5
-    wait_until(lambda: lines(log, "lease lost"))
+        mine.wait(60)
+    wait_until(lambda: lines(log, "lease lost after N ms: it could not be renewed in time"))
+    own_redis_server.start()
+    assert "running" == store.run(mine.key).state, "nobody else was let in meanwhile"
     store.close()
 
 
-def test_after_max_runtime_the_heartbeat_lets_a_hung_task_go(stage, log):
-    hung = stage.start("hung", Policy(lease=1_200, heartbeat=100, max_runtime=300))
-    healthy = stage.start("healthy", Policy(lease=30_000, heartbeat=300))
-    with pytest.raises(LeaseLost):
-        hung.wait(20)
+def test_after_max_runtime_a_hung_task_is_renewed_no_more(stage, watch, log):
+    hung = stage.start("hung", Policy(lease=3_000, heartbeat=200, max_runtime=1_000))
+    healthy = stage.start("healthy")
+    for _ in range(19):
+        watch.at += 0.2
+        wait_until(lambda: healthy.renewed_at == watch.at)
+    wait_until(lambda: hung.lost)
+    assert 101.0 >= hung.renewed_at > 100.7
+    assert ["lease lost after N ms: it could not be renewed in time"] == lines(log)
+    assert (None, healthy) == (stage.keeper.lease("id-hung"), stage.keeper.lease("id-healthy"))
     healthy.check()
-    assert hung.ms < 1_300
-    wait_until(lambda: lines(log, "lease lost"))
-    assert stage.keeper.lease("id-hung") is None
-    assert stage.keeper.lease("id-healthy") is healthy
 
 
-def test_a_hung_task_does_not_drive_the_heartbeat_of_the_others(stage):
+def test_a_hung_task_does_not_drive_the_heartbeat_of_the_others(stage, watch):
     stage.start("hung", Policy(lease=60_000, heartbeat=100, max_runtime=1))
-    stage.start("healthy", Policy(lease=30_000, heartbeat=300))
-    time.sleep(1.0)
-    assert stage.faults.count("renew") <= 4
+    stage.start("healthy")
+    watch.at += 0.19
+    time.sleep(0.1)
+    assert 0 == stage.faults.count("renew")
+
+
+def test_an_error_of_one_look_does_not_end_the_heartbeat(stage, watch, log):
+    class Broken(Faults):
+        broken = 1
+
+        def renew(self, holdings):
+            if self.broken:
+                self.broken -= 1
+                raise ZeroDivisionError
+            return self.store.renew(holdings)
+
+    stage.keeper.store = Broken(stage.store)
+    mine = stage.start()
+    watch.at += 0.2
+    wait_until(lambda: mine.renewed_at == watch.at)
+    assert ["[anarchon] this look failed, the next one follows: ZeroDivisionError()"] == [
+        record.getMessage() for record in log.records if record.levelname == "ERROR"
+    ]
 
 
 def test_a_stopping_worker_tells_its_tasks(stage):
@@ -423,9 +470,10 @@ def test_a_stopping_worker_tells_its_tasks(stage):
 
 
 def test_a_job_that_does_not_hand_over_is_not_told(stage):
-    mine = stage.start(policy=Policy(lease=1_500, heartbeat=100, handover=False))
+    mine = stage.start(policy=Policy(lease=10_000, heartbeat=20, handover=False))
     stage.stopping.set()
-    mine.wait(0.3)
+    wait_until(lambda: stage.faults.count("renew") >= 3)
+    mine.check()
 
 
 # The end ----------------------------------------------------------------------------------------
@@ -471,10 +519,9 @@ def test_an_end_whose_answer_was_lost_is_an_end(stage, log):
 
 
 def test_an_end_that_cannot_be_recorded_is_given_up_when_trust_ends(stage, log):
-    mine = stage.start()
+    mine = stage.start(policy=Policy(lease=1_000, heartbeat=300))
     stage.faults.down = True
     stage.keeper.finish(mine, "succeeded")
-    assert mine.ms < 1_500
     assert ["succeeded, but that could not be recorded: it is down"] == lines(log, "succeeded")
     assert stage.keeper.lease("id-report") is None
 
@@ -504,7 +551,7 @@ def test_handing_over_is_tried_again_and_given_up(stage, log, monkeypatch):
     stage.faults.down = True
     before = monotonic()
     stage.keeper.hand_over(mine)
-    assert monotonic() - before < 1
+    assert monotonic() - before < 5
     assert stage.faults.count("release") > 1
     assert ["handed over, but that could not be recorded: it is down"] == lines(log)
 
@@ -538,7 +585,8 @@ def test_a_start_that_has_no_answer_is_given_up_after_a_second(stage):
     before = monotonic()
     with pytest.raises(StoreError, match="it is down"):
         stage.keeper.start(order, token="t", worker="w", task_id="id")
-    assert monotonic() - before < 1.5
+    assert monotonic() - before < 5
+    assert stage.faults.count("start") > 1
     assert stage.keeper.lease("id") is None
 
 
@@ -594,14 +642,12 @@ def test_a_child_of_a_fork_gets_a_keeper_and_a_store_of_its_own(redis_url, stage
     mine.store.close()
 
 
-def test_an_app_does_not_get_the_keeper_of_one_that_is_gone(stage, monkeypatch):
-    # As after a garbage collection, when the new app lies where the old one was.
-    mine = keeper_of(stage.app, stage.stopping.is_set)
-    other = Celery("other", broker="memory://", set_as_current=False)
-    other.conf.anarchon_store = f"memory://{secrets.token_hex(4)}"
-    monkeypatch.setattr(keeper, "id", lambda app: 1, raising=False)
-    monkeypatch.setattr(keeper, "_keepers", type(keeper._keepers)())
-    first = keeper_of(stage.app, stage.stopping.is_set)
-    assert first is not mine
-    assert keeper_of(other, stage.stopping.is_set).config.store == other.conf.anarchon_store
-    other.close()
+def test_an_app_does_not_get_the_keeper_of_one_that_is_gone(stage):
+    # Where the new app lies where the old one was, too.
+    for _ in range(10):
+        app = Celery("other", broker="memory://", set_as_current=False)
+        app.conf.anarchon_store = f"memory://{secrets.token_hex(4)}"
+        assert app.conf.anarchon_store == keeper_of(app, stage.stopping.is_set).config.store
+        app.close()
+        del app
+        gc.collect()

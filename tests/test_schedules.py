@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from anarchon_celery.errors import ScheduleError
 from anarchon_celery.schedules import as_schedule, cron, every, fire_times
-from anarchon_celery.slots import DAY, HOUR, LAST, Cron, Interval, from_iso, iso
+from anarchon_celery.slots import DAY, HOUR, Interval, from_iso, iso
+from anarchon_celery.wallclock import LAST, Cron
 
 BERLIN = ZoneInfo("Europe/Berlin")
 UTC = timezone.utc

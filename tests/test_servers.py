@@ -40,8 +40,8 @@ def test_redis_keeps_its_data_and_its_port(own_redis_server, end):
         client.ping()
     own_redis_server.start()
     with own_redis_server.client() as client:
-        assert client.get('slot') == 'taken'
-    assert own_redis_server.url() == url
+        assert 'taken' == client.get('slot')
+    assert url == own_redis_server.url()
 
 
 def test_a_paused_redis_does_not_answer_until_it_is_resumed(own_redis_server):
@@ -69,7 +69,7 @@ def test_each_test_gets_an_empty_redis(redis_server, redis_url):
     redis_server.start()
     redis_server.flush()
     with redis_server.client(3) as client:
-        assert client.dbsize() == 0
+        assert 0 == client.dbsize()
 
 
 def test_what_is_not_installed_is_skipped_by_name_or_fails(monkeypatch):
@@ -87,12 +87,12 @@ def test_what_is_not_installed_is_skipped_by_name_or_fails(monkeypatch):
 
 def test_a_line_is_waited_for(processes):
     process = processes.python('-c', ROUNDS)
-    assert process.wait_for(r'^round (\d+)$')[1] == '0'
+    assert '0' == process.wait_for(r'^round (\d+)$')[1]
     mark = process.mark()
     assert int(process.wait_for(r'^round (\d+)$', after=mark)[1]) > 0
     with pytest.raises(AssertionError, match=r"in vain: 'never' in the output of python-1\n.*round"):
         process.wait_for('never', deadline=0.1)
-    assert process.stop() == -signal.SIGTERM
+    assert -signal.SIGTERM == process.stop()
     with pytest.raises(AssertionError, match="ended with status -15 without 'never'"):
         process.wait_for('never')
 
@@ -112,19 +112,19 @@ def test_a_paused_process_is_silent_until_it_is_resumed(processes):
 def test_the_children_of_a_killed_parent_do_not_outlive_the_test(processes):
     parent = processes.python('-c', PARENT)
     child = int(parent.wait_for(r'child (\d+)')[1])
-    assert parent.group == sorted([parent.pid, child])
-    assert parent.kill() == -signal.SIGKILL
-    assert parent.group == [child]
+    assert sorted([parent.pid, child]) == parent.group
+    assert -signal.SIGKILL == parent.kill()
+    assert [child] == parent.group
     processes.close()
     assert gone(child)
 
 
 def test_a_process_starts_again_and_its_log_goes_on(processes):
     process = processes.python('-c', "print('here')", name='twice')
-    assert process.wait() == 0
+    assert 0 == process.wait()
     process.start()
-    assert process.wait() == 0
-    assert process.output == 'here\nhere\n'
+    assert 0 == process.wait()
+    assert 'here\nhere\n' == process.output
 
 
 def test_nothing_outlives_killed_tests(processes):

@@ -16,21 +16,19 @@ from anarchon_celery.slots import (
     COUNTED,
     DAY,
     HOUR,
-    LAST,
     MINUTE,
-    Cron,
     Due,
     Interval,
     Leap,
     Once,
     Slot,
-    Zone,
     due,
     first_due,
     from_iso,
     iso,
     jitter,
 )
+from anarchon_celery.wallclock import LAST, Cron, Zone
 
 BERLIN, UTC = "Europe/Berlin", "UTC"
 ZONES = [
@@ -577,13 +575,6 @@ def test_every_due_slot_is_offered_or_leapt_or_waits(
 # A job that was never seen
 
 
-def first_cursor(times, first_seen: int, window: int, now: int | None = None) -> int:
-    return first_due(
-        times, first_seen=first_seen, now=first_seen if now is None else now,
-        delay=lambda slot: 5000, window=window,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("first_seen", "window", "expected"),
     [
@@ -596,14 +587,10 @@ def first_cursor(times, first_seen: int, window: int, now: int | None = None) ->
     ],
 )
 def test_a_job_never_seen_begins_with_its_latest_slot_if_that_is_young(first_seen, window, expected):
-    cursor = first_cursor(EVERY, NOON + first_seen * 1000, int(window * 1000))
+    cursor = first_due(EVERY, first_seen=NOON + first_seen * 1000, window=int(window * 1000))
     slots, _, leap = offer(after=(cursor - NOON) / 1000, now=12, since=-1)
     assert (slots, leap) == (expected, None)
 
 
 def test_a_job_never_seen_whose_slot_is_still_to_come():
-    assert first_cursor(Once(NOON), NOON - 5, 60_000) == NOON - 5
-
-
-def test_a_job_first_seen_by_a_clock_that_went_back():
-    assert first_cursor(EVERY, NOON + DAY, 0, now=NOON + 7000) == NOON + 7000
+    assert first_due(Once(NOON), first_seen=NOON - 5, window=60_000) == NOON - 5

@@ -10,6 +10,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from multiprocessing.synchronize import Barrier as BarrierOfProcesses
 from threading import Barrier
 
 import pytest
@@ -250,7 +251,7 @@ def test_tables_that_were_dropped_are_made_again(file, store):
 CREATORS = 20
 
 
-_barrier = None
+_barrier: BarrierOfProcesses | None = None
 
 
 def get_ready(barrier) -> None:
@@ -261,6 +262,7 @@ def get_ready(barrier) -> None:
 
 def create(url: str, name: str) -> str | None:
     with closing(SqlStore(url)) as store:
+        assert _barrier is not None
         _barrier.wait(60)
         register(store, name)
         return store.identity
@@ -391,18 +393,18 @@ def test_no_step_reads_history(file, store):
     used = plans(file, seen)
     whole_key = "(job=? AND slot=? AND kind=?)"
     assert len(used) > 10
-    assert [line for line in used if whole_key not in line and "_live" not in line and "_deadline" not in line] == []
+    quick = (whole_key, "anarchon_runs_live", "anarchon_runs_deadline")
+    assert [line for line in used if not any(way in line for way in quick)] == []
 
 
 def plans(file, seen) -> list[str]:
     """How the statements find their runs."""
     with closing(sqlite3.connect(file)) as connection:
-        lines = [
-            line[3]
+        explained = [
+            connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters[0] if many else parameters)
             for statement, parameters, many in seen if not statement.startswith(("BEGIN", "INSERT"))
-            for line in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters[0] if many else parameters)
         ]  # fmt: skip
-    return [line for line in lines if "anarchon_runs" in line]
+        return [line[3] for plan in explained for line in plan if "anarchon_runs" in line[3]]
 
 
 def test_the_newest_runs_are_found_in_order(file, store):
@@ -414,6 +416,17 @@ def test_the_newest_runs_are_found_in_order(file, store):
     slots = "SCAN anarchon_runs USING INDEX anarchon_runs_slot"
     assert plans(file, seen)[:2] == [slots, slots]
     assert "(job=?)" in plans(file, seen)[2]
+
+
+def test_history_is_found_from_its_old_end(file, store):
+    begin(store, "report")
+    store.finish(RunKey("report", T), "t", "succeeded", now=T)
+    with statements(store) as seen:
+        assert store.prune(history=HOUR, most=0, now=T) == 1
+    used = plans(file, seen[: [statement for statement, _, _ in seen].index("BEGIN IMMEDIATE")])
+    assert ["COVERING INDEX" in line for line in used[:2]] == [True, True], used
+    assert "(job=?)" in used[2]
+    assert "anarchon_runs_finished" in used[3]
 
 
 # Time ---------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def sync():
 
 def run(*command: object) -> None:
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert 0 == done.returncode, done.stdout + done.stderr
 
 
 @pytest.fixture(scope='module')
@@ -67,7 +67,7 @@ def test_the_wheel_has_what_is_not_python_too(wheel):
 
 def test_the_commands_are_there(installed, processes, project):
     shown = processes.start(installed / 'celery', '-A', 'app', 'anarchon', '--help', env=ELSEWHERE)
-    assert shown.wait() == 0, shown.tail()
+    assert 0 == shown.wait(), shown.tail()
     assert 'status' in shown.output
 
 
@@ -75,12 +75,12 @@ def test_beat_starts(installed, processes, project):
     words = [installed / 'celery', '-A', 'app', 'beat', '-S', 'anarchon', '-l', 'info']
     beat = processes.start(*words, env=ELSEWHERE)
     beat.wait_for(r'\[anarchon\] started as \S+:\d+ \(store sqlite:///\S*jobs\.db, \d+ jobs?, lease 30 s\)')
-    assert beat.stop() == 0, beat.tail()
+    assert 0 == beat.stop(), beat.tail()
 
 
 def test_the_package_is_the_installed_one(installed, processes, project):
     asked = processes.start(
         installed / 'python', '-c', 'import anarchon_celery as it; print(it.__file__)', env=ELSEWHERE
     )
-    assert asked.wait() == 0, asked.tail()
+    assert 0 == asked.wait(), asked.tail()
     assert Path(asked.output.strip()).is_relative_to(installed.parent)

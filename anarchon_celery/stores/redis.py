@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,7 +150,7 @@ class RedisStore(Store):
         """Use ``client``, whose connections several threads may share, and the keys under ``prefix``."""
         super().__init__(clock=clock)
         self.shown = shown
-        self.prefix = prefix if "{" in prefix else f"{{{prefix}}}"
+        self.prefix = prefix if re.search(r"\{[^}]+\}", prefix) else f"{{{prefix}}}"
         self._client = client
         self._answering = threading.Lock()
         self._warned: set[str] = set()

@@ -1,8 +1,8 @@
 """The SQL store: the protocol's transitions, each in one transaction, timed by the database.
 
 A step reads the store's time, loads the rows it is about, lets :mod:`anarchon_celery.transitions`
-decide, and writes what changed. The tables are in :mod:`.tables`, what one kind of database does
-differently in :mod:`.dialects`, which also says what SQLite promises here.
+decide, and writes what changed: :mod:`.records` does that with the tables of :mod:`.tables`. What one
+kind of database does differently is in :mod:`.dialects`, which also says what SQLite promises here.
 
 URLs are SQLAlchemy's: ``sqlite:///jobs.db`` is a file where the process was started,
 ``sqlite:////srv/jobs.db`` an absolute one, ``sqlite://`` is in memory, for tests: gone when closed.
@@ -45,6 +45,7 @@ from ..protocol import (
 from ..transitions import Ledger
 from . import Store
 from .dialects import DIALECTS
+from .records import Records
 from .tables import Moment, Tables, Unmade
 
 Answer = TypeVar("Answer")
@@ -79,6 +80,7 @@ class SqlStore(Store):
         self._reading = self._engine.execution_options(**self.dialect.reading)
         self._writing = self._engine.execution_options(**self.dialect.writing)
         self._tables = Tables(prefix, self.dialect)
+        self._records = Records(self._tables)
         self._latest: int | None = None
 
     def _made(self, url: URL, settings: Mapping[str, Any]) -> Engine:
@@ -96,9 +98,9 @@ class SqlStore(Store):
         """Do one transition on these runs and jobs, and on all live runs of the jobs in ``live``."""
 
         def work(connection: Connection, moment: Moment) -> Answer:
-            loaded = self._tables.load(connection, moment, keys=keys, jobs=jobs, live=live)
+            loaded = self._records.load(connection, moment, keys=keys, jobs=jobs, live=live)
             answer = transition(loaded.ledger, moment.now)
-            self._tables.save(connection, loaded)
+            self._records.save(connection, loaded)
             return answer
 
         return self._do(self._writing, now, work)
@@ -161,10 +163,10 @@ class SqlStore(Store):
         """See :meth:`Store.register`."""
 
         def work(connection: Connection, moment: Moment) -> list[Registered]:
-            loaded = self._tables.load(connection, moment, jobs=[asked.job for asked in registrations])
+            loaded = self._records.load(connection, moment, jobs=[asked.job for asked in registrations])
             answer = transitions.register(loaded.ledger, moment.now, registrations)
-            self._tables.save(connection, loaded)
-            self._tables.put_node(connection, replace(node, seen=moment.now))
+            self._records.save(connection, loaded)
+            self._records.put_node(connection, replace(node, seen=moment.now))
             return answer
 
         return self._do(self._writing, now, work)
@@ -200,17 +202,17 @@ class SqlStore(Store):
             if not self._is_noted(connection, moment, node):
                 return None
             self._latest = moment.now
-            return self._tables.due(connection, moment.now, limit, after)
+            return self._records.due(connection, moment.now, limit, after)
 
         def note(connection: Connection, moment: Moment) -> Expired:
             if self._went_back(moment):
-                loaded = self._tables.load_ahead(connection, moment)
+                loaded = self._records.load_ahead(connection, moment)
                 transitions.rewind(loaded.ledger, moment.now)
-                self._tables.save(connection, loaded)
-            self._tables.put_node(connection, replace(node, seen=moment.now))
+                self._records.save(connection, loaded)
+            self._records.put_node(connection, replace(node, seen=moment.now))
             self._tables.put_latest(connection, moment.now)
             self._latest = moment.now
-            return self._tables.due(connection, moment.now, limit, after)
+            return self._records.due(connection, moment.now, limit, after)
 
         return self._do(self._reading, now, look) or self._do(self._writing, now, note)
 
@@ -218,7 +220,7 @@ class SqlStore(Store):
         """Whether what a poll writes is near enough to what stands there."""
         if self._went_back(moment) or abs(moment.now - moment.latest) >= LATEST_EVERY:
             return False
-        known = self._tables.node(connection, node.id)
+        known = self._records.node(connection, node.id)
         if known is None or abs(moment.now - known.seen) >= SEEN_EVERY:
             return False
         return replace(known, seen=node.seen) == node
@@ -296,14 +298,14 @@ class SqlStore(Store):
         """See :meth:`Store.prune`. The search only reads; what it found is looked at again."""
 
         def find(connection: Connection, moment: Moment) -> list[RunKey]:
-            return self._tables.beyond_history(connection, moment.now - history, most, limit)
+            return self._records.beyond_history(connection, moment.now - history, most, limit)
 
         def forget(connection: Connection, moment: Moment) -> int:
-            loaded = self._tables.load(connection, moment, keys=doomed, jobs=[key.job for key in doomed])
+            loaded = self._records.load(connection, moment, keys=doomed, jobs=[key.job for key in doomed])
             ended = [key for key, run in loaded.runs.items() if not run.active]
             transitions.forget(loaded.ledger, moment.now, ended)
-            self._tables.save(connection, loaded)
-            self._tables.drop(connection, ended)
+            self._records.save(connection, loaded)
+            self._records.drop(connection, ended)
             return len(ended)
 
         doomed = self._do(self._reading, now, find)
@@ -311,19 +313,19 @@ class SqlStore(Store):
 
     def run(self, key: RunKey) -> Run | None:
         """See :meth:`Store.run`."""
-        return self._look(lambda connection: self._tables.run(connection, key))
+        return self._look(lambda connection: self._records.run(connection, key))
 
     def runs(self, *, job: str | None = None, state: str | None = None, limit: int = 50) -> list[Run]:
         """See :meth:`Store.runs`."""
-        return self._look(lambda connection: self._tables.find_runs(connection, job, state, limit))
+        return self._look(lambda connection: self._records.find_runs(connection, job, state, limit))
 
     def jobs(self) -> list[Job]:
         """See :meth:`Store.jobs`."""
-        return self._look(self._tables.all_jobs)
+        return self._look(self._records.all_jobs)
 
     def nodes(self) -> list[Node]:
         """See :meth:`Store.nodes`."""
-        return self._look(self._tables.all_nodes)
+        return self._look(self._records.all_nodes)
 
     def close(self) -> None:
         """See :meth:`Store.close`."""

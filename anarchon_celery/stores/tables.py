@@ -1,20 +1,19 @@
-"""The tables of the SQL store, and the statements that read and write them.
+"""The tables of the SQL store: which there are, and what their rows may hold.
 
 ``<prefix>_meta`` holds texts by name: the version of the tables, which store this is, when it was
-made, and the latest time a poll saw. ``_jobs``, ``_runs`` and ``_nodes`` hold the protocol's values.
-
-A row that somebody edited by hand so that it cannot be read stops nothing but itself: a run counts
-as ended, a job as not registered, so that its nodes teach it to the store again. Each is one
-warning, with its key.
+made, and the latest time a poll saw. ``_jobs``, ``_runs`` and ``_nodes`` hold the protocol's values,
+with a column for each field: texts, integers, and JSON where a field is a tuple. Reading a row
+trusts nothing, since somebody may have edited it by hand.
 """
 
 from __future__ import annotations
 
-import logging
+import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -23,31 +22,21 @@ from sqlalchemy import (
     Connection,
     Index,
     MetaData,
-    Row,
-    Select,
+    SmallInteger,
     String,
     Table,
     Text,
-    Update,
     bindparam,
-    delete,
-    func,
     insert,
     literal_column,
-    or_,
     select,
     text,
-    tuple_,
     update,
 )
 
 from ..errors import StoreUnusable
-from ..protocol import ENDED, ORPHANED_AFTER, Expired, Job, Node, Run, RunKey
-from ..transitions import Ledger
+from ..protocol import ACTIVE, ENDED, Job, Node, Run
 from .dialects import Dialect
-from .rows import JOB, NODE, RUN, Shape
-
-logger = logging.getLogger(__name__)
 
 #: Of the tables' shape: who changes a column raises it, and says how to upgrade.
 VERSION = 1
@@ -57,7 +46,135 @@ _ENDED = ", ".join(f"'{state}'" for state in sorted(ENDED))
 LIVE = text(f"state NOT IN ({_ENDED})")
 OVER = text(f"state IN ({_ENDED})")
 
-_BEFORE_ALL = (-1, RunKey("", 0, ""))
+Value = TypeVar("Value")
+
+#: By the first word of a field's annotation: the column's type, and the type of what stands in it.
+_TYPES: dict[str, tuple[type[BigInteger | SmallInteger | Text], type]] = {
+    "int": (BigInteger, int), "bool": (SmallInteger, int), "str": (Text, str), "tuple": (Text, str),
+}  # fmt: skip
+
+#: What is counted, and cannot be below zero.
+_COUNTS = {"dispatch", "unstarted", "attempt", "crashes", "fence", "count"}
+
+
+class Shape(Generic[Value]):
+    """What the rows of one kind of value look like."""
+
+    def __init__(self, values: type[Value], *key: str) -> None:
+        """Take the fields from the dataclass; those of ``key`` name a row."""
+        self.values, self.key = values, key
+        annotated = {one.name: str(one.type) for one in fields(values)}  # type: ignore[arg-type]
+        self.names = tuple(annotated)
+        self._kinds = {name: text.partition(" ")[0].partition("[")[0] for name, text in annotated.items()}
+        self._optional = {name for name, text in annotated.items() if text.endswith("None")}
+        self._allowed = [
+            {_TYPES[kind][1], *([type(None)] if name in self._optional else [])}
+            for name, kind in self._kinds.items()
+        ]
+        self._sound: set[tuple[type, ...]] = set()  # rows of a kind that was looked at already: they are many
+        self._counts = _COUNTS & annotated.keys()
+        self._coded = [name for name, kind in self._kinds.items() if kind in _READ]
+        self._cells = attrgetter(*self.names)
+
+    def columns(self, collation: str | None) -> Iterable[Column[Any]]:
+        """Return the columns; what is looked up is of a length that every database can index."""
+        for name, kind in self._kinds.items():
+            looked_up = name in self.key or name == "state"
+            sort = String(255, collation=collation) if looked_up and kind == "str" else _TYPES[kind][0]()
+            yield Column(
+                name, sort, primary_key=name in self.key, autoincrement=False, nullable=name in self._optional
+            )
+
+    def read(self, row: Iterable[Any]) -> Value:
+        """Return the value of a row.
+
+        Raises:
+            ValueError: it cannot be one; the message says why.
+        """
+        cells = dict(zip(self.names, row, strict=True))
+        if (types := tuple(map(type, cells.values()))) not in self._sound:
+            for (name, cell), allowed in zip(cells.items(), self._allowed, strict=True):
+                if type(cell) not in allowed:
+                    raise unreadable(name, cell)
+            self._sound.add(types)
+        for name in self._counts:
+            if cells[name] < 0:
+                raise unreadable(name, cells[name])
+        for name in self._coded:
+            cells[name] = _READ[self._kinds[name]](name, cells[name])
+        return self.values(**cells)
+
+    def written(self, value: Value) -> dict[str, Any]:
+        """Return the row of a value."""
+        row = dict(zip(self.names, self._cells(value), strict=True))
+        for name in self._coded:
+            row[name] = _written(row[name])
+        return row
+
+    def differing(self, stored: Value | None, value: Value) -> dict[str, Any]:
+        """Return the columns that have to be written; all of a row that could not be read."""
+        if stored is None:
+            return self.written(value)
+        cells = zip(self.names, self._cells(stored), self._cells(value), strict=True)
+        return {name: _written(new) for name, old, new in cells if new != old}
+
+    def key_of(self, value: Value) -> dict[str, Any]:
+        """Return what ``is_key`` asks for."""
+        return {f"key_{name}": getattr(value, name) for name in self.key}
+
+    def is_key(self, table: Table) -> list[ColumnElement[bool]]:
+        """Return the condition that a row is the one of ``key_of``."""
+        return [table.c[name] == bindparam(f"key_{name}") for name in self.key]
+
+
+def _bool(name: str, cell: int) -> bool:
+    if cell not in (0, 1):
+        raise unreadable(name, cell)
+    return bool(cell)
+
+
+def _pairs(name: str, cell: str) -> tuple[tuple[str, int], ...]:
+    try:
+        pairs = tuple((text, number) for text, number in json.loads(cell))
+    except (TypeError, ValueError):
+        raise unreadable(name, cell) from None
+    if not all(type(text) is str and type(number) is int for text, number in pairs):
+        raise unreadable(name, cell)
+    return pairs
+
+
+_READ: dict[str, Callable[[str, Any], Any]] = {"bool": _bool, "tuple": _pairs}
+
+
+def _written(cell: Any) -> Any:
+    if type(cell) is tuple:
+        return json.dumps(cell, separators=(",", ":"))
+    return int(cell) if type(cell) is bool else cell
+
+
+def unreadable(name: str, cell: Any) -> ValueError:
+    """Return the error that a field holds what it cannot."""
+    text = repr(cell)
+    return ValueError(f"{name} is {text if len(text) <= 60 else f'{text[:57]}...'}")
+
+
+JOB: Shape[Job] = Shape(Job, "name")
+NODE: Shape[Node] = Shape(Node, "id")
+
+
+class _RunShape(Shape[Run]):
+    """A run's state has to be one there is, and its deadline to fit it."""
+
+    def read(self, row: Iterable[Any]) -> Run:
+        run = super().read(row)
+        if run.state not in ACTIVE | ENDED:
+            raise unreadable("state", run.state)
+        if run.active and run.deadline is None:
+            raise ValueError(f"it is {run.state} and has no deadline")
+        return run
+
+
+RUN = _RunShape(Run, "job", "slot", "kind")
 
 
 class Unmade(Exception):
@@ -73,19 +190,11 @@ class Moment(NamedTuple):
     latest: int
 
 
-class Loaded(NamedTuple):
-    """A ledger, and what it was loaded from, by key; None is a job that cannot be read."""
-
-    ledger: Ledger
-    jobs: dict[str, Job | None]
-    runs: dict[RunKey, Run]
-
-
 class Tables:
-    """The four tables of one prefix."""
+    """The four tables of one prefix, as one kind of database has them."""
 
     def __init__(self, prefix: str, dialect: Dialect) -> None:
-        """Lay the tables out as this kind of database has them."""
+        """Lay the tables out; nothing is made yet."""
         self.prefix, self.dialect = prefix, dialect
         self.metadata = MetaData()
         name, value = Column("name", String(64), primary_key=True), Column("value", Text, nullable=False)
@@ -95,46 +204,19 @@ class Tables:
         self.nodes = Table(f"{prefix}_nodes", self.metadata, *NODE.columns(dialect.collation))
         self.run_key = (self.runs.c.job, self.runs.c.slot, self.runs.c.kind)
         self._index()
-        self._prepare()
-        self._updates: dict[tuple[str, tuple[str, ...]], Update] = {}
-        self._warned: set[str] = set()
+        self._now = literal_column(dialect.now, BigInteger)
+        self._moment = select(self.meta.c.name, self.meta.c.value, self._now)
 
     def _index(self) -> None:
-        """Index the live runs by job and by deadline, all runs by slot and by their end."""
+        """Index the live runs by job and by deadline, the ended ones by their end, and all by slot."""
         runs, name = self.runs.c, self.runs.name
         live: dict[str, Any] = {"sqlite_where": LIVE, "postgresql_where": LIVE}
         # All of the key, or SQLite would rather read a job's history, which comes in order.
         Index(f"{name}_live", *self.run_key, **live)
         if self.dialect.deadlines_indexed:
             Index(f"{name}_deadline", runs.deadline, *self.run_key, **live)
+        Index(f"{name}_finished", runs.finished_at, sqlite_where=OVER, postgresql_where=OVER)
         Index(f"{name}_slot", runs.slot.desc(), runs.job, runs.kind)
-
-    def _prepare(self) -> None:
-        """Make the statements that are always the same."""
-        runs, jobs, among = self.runs.c, self.jobs.c, self.dialect.among
-        self._now = literal_column(self.dialect.now, BigInteger)
-        self._moment = select(self.meta.c.name, self.meta.c.value, self._now)
-        # Rows are locked, where a database locks rows, in the order of their keys.
-        named, asked = select(self.jobs).order_by(jobs.name), select(self.runs).order_by(*self.run_key)
-        self._jobs_named = named.where(among([jobs.name], "names")).with_for_update()
-        self._runs_keyed = asked.where(among(self.run_key, "keys")).with_for_update()
-        self._runs_live = asked.where(LIVE, among([runs.job], "names")).with_for_update()
-        self._run = select(self.runs).where(*RUN.is_key(self.runs))
-        self._drop = delete(self.runs).where(*RUN.is_key(self.runs))
-        in_order = (runs.deadline, *self.run_key)
-        after: list[Any] = [bindparam(f"after_{column.name}") for column in in_order]
-        self._due = (
-            select(self.runs)
-            .where(LIVE, runs.deadline <= bindparam("now"), tuple_(*in_order) > tuple_(*after))
-            .order_by(*in_order)
-            .limit(bindparam("most"))
-        )
-        self._next = select(func.min(runs.deadline)).where(LIVE, runs.deadline > bindparam("now"))
-        self._known_since = select(jobs.name).where(
-            among([jobs.name], "names"), jobs.seen >= bindparam("since")
-        )
-
-    # the store itself ---------------------------------------------------------------------------
 
     def create(self, connection: Connection, now: int | None) -> None:
         """Make what is not there yet, in a transaction that has no other beside it."""
@@ -166,189 +248,3 @@ class Tables:
     def put_latest(self, connection: Connection, now: int) -> None:
         """Keep the latest time a poll saw."""
         connection.execute(update(self.meta).where(self.meta.c.name == "latest").values(value=str(now)))
-
-    # what a step works on -----------------------------------------------------------------------
-
-    def load(
-        self, connection: Connection, moment: Moment, *,
-        keys: Sequence[RunKey] = (), jobs: Sequence[str] = (), live: Sequence[str] = (),
-    ) -> Loaded:  # fmt: skip
-        """Load these runs and these jobs, and all live runs of the jobs in ``live``."""
-        of_jobs = self._rows(connection, self._jobs_named, "names", [(name,) for name in jobs])
-        of_runs = self._rows(connection, self._runs_keyed, "keys", keys)
-        of_live = self._rows(connection, self._runs_live, "names", [(name,) for name in live])
-        known = {row[:3] for row in of_runs}
-        return self._loaded(moment, of_jobs, [*of_runs, *(row for row in of_live if row[:3] not in known)])
-
-    def _rows(
-        self, connection: Connection, statement: Select[Any], parameter: str, among: Sequence[tuple[Any, ...]]
-    ) -> Sequence[Row[Any]]:
-        listed = {parameter: self.dialect.listed(sorted(set(among)))}
-        return connection.execute(statement, listed).all() if among else ()
-
-    def load_ahead(self, connection: Connection, moment: Moment) -> Loaded:
-        """Load what lies further ahead than it can have been set: floors, and deadlines with their jobs."""
-        runs, jobs = self.runs.c, self.jobs.c
-        ahead = LIVE, runs.deadline > moment.now + runs.span
-        concerned = or_(jobs.floor > moment.now, jobs.name.in_(select(runs.job).where(*ahead)))
-        named = select(self.jobs).where(concerned).order_by(jobs.name).with_for_update()
-        asked = select(self.runs).where(*ahead).order_by(*self.run_key).with_for_update()
-        of_jobs = connection.execute(named).all()
-        return self._loaded(moment, of_jobs, connection.execute(asked).all())
-
-    def _loaded(self, moment: Moment, jobs: Iterable[Row[Any]], runs: Iterable[Row[Any]]) -> Loaded:
-        of_jobs = {row.name: self._job_of(row) for row in jobs}
-        of_runs = {run.key: run for run in map(self._run_of, runs)}
-        known = [job for job in of_jobs.values() if job is not None]
-        return Loaded(Ledger(known, of_runs.values(), created=moment.created), of_jobs, of_runs)
-
-    def save(self, connection: Connection, loaded: Loaded) -> None:
-        """Write what a step changed: new rows whole, of the others the columns that differ."""
-        ledger = loaded.ledger
-        self._put(connection, self.jobs, JOB, ledger.changed_jobs, loaded.jobs)
-        self._put(connection, self.runs, RUN, ledger.changed_runs, loaded.runs)
-
-    def _put(
-        self, connection: Connection, table: Table, shape: Shape[Any],
-        changed: Mapping[Any, Any], stored: Mapping[Any, Any],
-    ) -> None:  # fmt: skip
-        fresh: list[dict[str, Any]] = []
-        moved: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for key, value in sorted(changed.items(), key=itemgetter(0)):
-            if key not in stored:
-                fresh.append(shape.written(value))
-            elif differing := shape.differing(stored[key], value):
-                moved.setdefault(tuple(differing), []).append(differing | shape.key_of(value))
-        if fresh:
-            connection.execute(insert(table), fresh)
-        for names, rows in moved.items():
-            connection.execute(self._update(table, shape, names), rows)
-
-    def _update(self, table: Table, shape: Shape[Any], names: tuple[str, ...]) -> Update:
-        """The statement that writes these columns of one row; there are not many, and each is made once."""
-        if (table.name, names) not in self._updates:
-            values: dict[str, Any] = {name: bindparam(name) for name in names}
-            self._updates[table.name, names] = update(table).where(*shape.is_key(table)).values(values)
-        return self._updates[table.name, names]
-
-    def drop(self, connection: Connection, keys: Sequence[RunKey]) -> None:
-        """Delete these runs."""
-        rows = [{f"key_{name}": part for name, part in key._asdict().items()} for key in sorted(keys)]
-        if rows:
-            connection.execute(self._drop, rows)
-
-    # what is looked at --------------------------------------------------------------------------
-
-    def due(
-        self, connection: Connection, now: int, limit: int, after: tuple[int, RunKey] | None
-    ) -> Expired:
-        """Return a page of the runs past their deadline; see :meth:`Store.expired`."""
-        due: list[Run] = []
-        while len(due) < limit:
-            deadline, key = after or _BEFORE_ALL
-            place = {f"after_{name}": part for name, part in {"deadline": deadline, **key._asdict()}.items()}
-            rows = connection.execute(self._due, {"now": now, "most": limit, **place}).all()
-            due += [run for run in map(self._run_of, rows) if run.active]
-            if len(rows) < limit:
-                break
-            # More than once only where rows cannot be read.
-            after = rows[-1].deadline, RunKey(rows[-1].job, rows[-1].slot, rows[-1].kind)
-        upcoming = connection.execute(self._next, {"now": now}).scalar_one()
-        due = due[:limit]
-        return Expired(runs=tuple(due), next_deadline=upcoming, orphaned=self._orphaned(connection, now, due))
-
-    def _orphaned(self, connection: Connection, now: int, due: Sequence[Run]) -> frozenset[str]:
-        jobs = {run.job for run in due}
-        if not jobs:
-            return frozenset()
-        named = self.dialect.listed([(name,) for name in sorted(jobs)])
-        asked = {"names": named, "since": now - ORPHANED_AFTER}
-        return frozenset(jobs.difference(connection.execute(self._known_since, asked).scalars()))
-
-    def run(self, connection: Connection, key: RunKey) -> Run | None:
-        """Return one run."""
-        row = connection.execute(self._run, {f"key_{n}": part for n, part in key._asdict().items()}).first()
-        return None if row is None else self._run_of(row)
-
-    def find_runs(self, connection: Connection, job: str | None, state: str | None, limit: int) -> list[Run]:
-        """Return runs, newest slot first."""
-        runs, asked = self.runs.c, select(self.runs)
-        newest_first: ColumnElement[Any] = runs.slot.desc()
-        if job is not None:
-            asked = asked.where(runs.job == job)
-        if state is not None:
-            asked = asked.where(runs.state == state)
-        if state is not None and state not in ENDED:
-            # By the index of the few live ones, not through all slots in their order.
-            asked, newest_first = asked.where(LIVE), -runs.slot
-        rows = connection.execute(asked.order_by(newest_first, runs.job, runs.kind).limit(limit))
-        return [self._run_of(row) for row in rows]
-
-    def all_jobs(self, connection: Connection) -> list[Job]:
-        """Return all jobs, by name."""
-        rows = connection.execute(select(self.jobs).order_by(self.jobs.c.name))
-        return [job for job in map(self._job_of, rows) if job is not None]
-
-    def beyond_history(self, connection: Connection, oldest: int, most: int, limit: int) -> list[RunKey]:
-        """Return ended runs from before ``oldest``, or not among the ``most`` newest of their job."""
-        runs = self.runs.c
-        newest_first = runs.slot.desc(), runs.kind
-        place = func.row_number().over(partition_by=runs.job, order_by=newest_first).label("place")
-        ended = select(*self.run_key, runs.finished_at, place).where(OVER).subquery().c
-        beyond = or_(ended.place > most, func.coalesce(ended.finished_at, 0) < oldest)
-        asked = select(ended.job, ended.slot, ended.kind).where(beyond)
-        rows = connection.execute(asked.order_by(ended.slot, ended.job, ended.kind).limit(limit))
-        return [RunKey(*row) for row in rows]
-
-    # nodes --------------------------------------------------------------------------------------
-
-    def node(self, connection: Connection, id: str) -> Node | None:
-        """Return one node."""
-        row = connection.execute(select(self.nodes).where(self.nodes.c.id == id)).first()
-        return None if row is None else self._node_of(row)
-
-    def put_node(self, connection: Connection, node: Node) -> None:
-        """Keep that a node lives."""
-        row = NODE.written(node)
-        known = connection.execute(self._update(self.nodes, NODE, tuple(row)), row | NODE.key_of(node))
-        if not known.rowcount:
-            connection.execute(insert(self.nodes), row)
-
-    def all_nodes(self, connection: Connection) -> list[Node]:
-        """Return all nodes, by name."""
-        nodes = self.nodes.c
-        rows = connection.execute(select(self.nodes).order_by(nodes.name, nodes.id))
-        return [node for node in map(self._node_of, rows) if node is not None]
-
-    # rows that somebody may have edited ---------------------------------------------------------
-
-    def _run_of(self, row: Row[Any]) -> Run:
-        try:
-            return RUN.read(row)
-        except ValueError as reason:
-            slot = row.slot if isinstance(row.slot, int) else 0
-            self._warn(self.runs, f"{RunKey(row.job, slot)} ({row.kind})", reason)
-            return Run(
-                job=row.job, slot=slot, kind=row.kind, state="abandoned",
-                reason=f"its row in {self.runs.name} cannot be read: {reason}",
-            )  # fmt: skip
-
-    def _job_of(self, row: Row[Any]) -> Job | None:
-        try:
-            return JOB.read(row)
-        except ValueError as reason:
-            self._warn(self.jobs, row.name, reason)
-            return None
-
-    def _node_of(self, row: Row[Any]) -> Node | None:
-        try:
-            return NODE.read(row)
-        except ValueError as reason:
-            self._warn(self.nodes, row.id, reason)
-            return None
-
-    def _warn(self, table: Table, key: str, reason: ValueError) -> None:
-        said = f"{table.name}: the row of {key} cannot be read and is left out: {reason}"
-        if said not in self._warned:
-            self._warned.add(said)
-            logger.warning("%s", said)

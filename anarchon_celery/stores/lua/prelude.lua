@@ -126,7 +126,9 @@ end
 local function name_of(run) return prefix .. ':run:' .. run.kind .. ':' .. text(run.slot) .. ':' .. run.job end
 
 -- What stands for the run in the indexes: its order in bytes is that of the keys.
-local function member_of(run) return string.format('%s\0%015.0f\0%s', run.job, run.slot, run.kind) end
+local function member_of(run)
+  return run.job .. '\0' .. string.format('%015.0f', run.slot) .. '\0' .. run.kind
+end
 
 local function named(member)
   local job, slot, kind = string.match(member, '^(.*)%z(%d+)%z([^%z]*)$')

@@ -1,0 +1,286 @@
+"""The records of the SQL store: the protocol's values, read from the tables and written to them.
+
+A row that somebody edited by hand so that it cannot be read stops nothing but itself: a run counts
+as ended, a job as not registered, so that its nodes teach it to the store again. Each is one
+warning, with its key.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from ..protocol import ENDED, ORPHANED_AFTER, Expired, Job, Node, Run, RunKey
+from ..transitions import Ledger
+from .tables import JOB, LIVE, NODE, OVER, RUN, Moment, Shape, Tables
+
+logger = logging.getLogger(__name__)
+
+_BEFORE_ALL = (-1, RunKey("", 0, ""))
+
+
+class Loaded(NamedTuple):
+    """A ledger, and what it was loaded from, by key; None is a job that cannot be read."""
+
+    ledger: Ledger
+    jobs: dict[str, Job | None]
+    runs: dict[RunKey, Run]
+
+
+class Records:
+    """What stands in the tables."""
+
+    def __init__(self, tables: Tables) -> None:
+        """Make the statements that are always the same."""
+        self.jobs, self.runs, self.nodes = tables.jobs, tables.runs, tables.nodes
+        self.run_key, self.dialect = tables.run_key, tables.dialect
+        self._updates: dict[tuple[str, tuple[str, ...]], Update] = {}
+        self._warned: set[str] = set()
+        self._prepare_steps()
+        self._prepare_looks()
+        self._prepare_history()
+
+    def _prepare_steps(self) -> None:
+        jobs, runs, among = self.jobs.c, self.runs.c, self.dialect.among
+        # Rows are locked, where a database locks rows, in the order of their keys.
+        named, asked = select(self.jobs).order_by(jobs.name), select(self.runs).order_by(*self.run_key)
+        self._jobs_named = named.where(among([jobs.name], "names")).with_for_update()
+        self._runs_keyed = asked.where(among(self.run_key, "keys")).with_for_update()
+        self._runs_live = asked.where(LIVE, among([runs.job], "names")).with_for_update()
+        self._drop = delete(self.runs).where(*RUN.is_key(self.runs))
+
+    def _prepare_looks(self) -> None:
+        jobs, runs, among = self.jobs.c, self.runs.c, self.dialect.among
+        self._run = select(self.runs).where(*RUN.is_key(self.runs))
+        in_order = (runs.deadline, *self.run_key)
+        after: list[Any] = [bindparam(f"after_{column.name}") for column in in_order]
+        self._due = (
+            select(self.runs)
+            .where(LIVE, runs.deadline <= bindparam("now"), tuple_(*in_order) > tuple_(*after))
+            .order_by(*in_order)
+            .limit(bindparam("most"))
+        )
+        self._next = select(func.min(runs.deadline)).where(LIVE, runs.deadline > bindparam("now"))
+        self._known_since = select(jobs.name).where(
+            among([jobs.name], "names"), jobs.seen >= bindparam("since")
+        )
+
+    def _prepare_history(self) -> None:
+        runs, number = self.runs.c, func.count()
+        by_job = select(runs.job, number).group_by(runs.job)
+        self._numbers = by_job.having(number > bindparam("most")).order_by(runs.job)
+        self._live_numbers = by_job.where(LIVE)
+        over = select(*self.run_key).where(OVER).limit(bindparam("most"))
+        self._oldest = over.where(runs.job == bindparam("job")).order_by(runs.slot, runs.kind.desc())
+        self._aged = over.where(runs.finished_at < bindparam("oldest")).order_by(runs.finished_at)
+
+    # what a step works on -----------------------------------------------------------------------
+
+    def load(
+        self, connection: Connection, moment: Moment, *,
+        keys: Sequence[RunKey] = (), jobs: Sequence[str] = (), live: Sequence[str] = (),
+    ) -> Loaded:  # fmt: skip
+        """Load these runs and these jobs, and all live runs of the jobs in ``live``."""
+        of_jobs = self._rows(connection, self._jobs_named, "names", [(name,) for name in jobs])
+        of_runs = self._rows(connection, self._runs_keyed, "keys", keys)
+        of_live = self._rows(connection, self._runs_live, "names", [(name,) for name in live])
+        known = {row[:3] for row in of_runs}
+        return self._loaded(moment, of_jobs, [*of_runs, *(row for row in of_live if row[:3] not in known)])
+
+    def _rows(
+        self, connection: Connection, statement: Select[Any], parameter: str, among: Sequence[tuple[Any, ...]]
+    ) -> Sequence[Row[Any]]:
+        listed = {parameter: self.dialect.listed(sorted(set(among)))}
+        return connection.execute(statement, listed).all() if among else ()
+
+    def load_ahead(self, connection: Connection, moment: Moment) -> Loaded:
+        """Load what lies further ahead than it can have been set: floors, and deadlines with their jobs."""
+        runs, jobs = self.runs.c, self.jobs.c
+        ahead = LIVE, runs.deadline > moment.now + runs.span
+        concerned = or_(jobs.floor > moment.now, jobs.name.in_(select(runs.job).where(*ahead)))
+        named = select(self.jobs).where(concerned).order_by(jobs.name).with_for_update()
+        asked = select(self.runs).where(*ahead).order_by(*self.run_key).with_for_update()
+        of_jobs = connection.execute(named).all()
+        return self._loaded(moment, of_jobs, connection.execute(asked).all())
+
+    def _loaded(self, moment: Moment, jobs: Iterable[Row[Any]], runs: Iterable[Row[Any]]) -> Loaded:
+        of_jobs = {row.name: self._job_of(row) for row in jobs}
+        of_runs = {run.key: run for run in map(self._run_of, runs)}
+        known = [job for job in of_jobs.values() if job is not None]
+        return Loaded(Ledger(known, of_runs.values(), created=moment.created), of_jobs, of_runs)
+
+    def save(self, connection: Connection, loaded: Loaded) -> None:
+        """Write what a step changed: new rows whole, of the others the columns that differ."""
+        ledger = loaded.ledger
+        self._put(connection, self.jobs, JOB, ledger.changed_jobs, loaded.jobs)
+        self._put(connection, self.runs, RUN, ledger.changed_runs, loaded.runs)
+
+    def _put(
+        self, connection: Connection, table: Table, shape: Shape[Any],
+        changed: Mapping[Any, Any], stored: Mapping[Any, Any],
+    ) -> None:  # fmt: skip
+        fresh: list[dict[str, Any]] = []
+        moved: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for key, value in sorted(changed.items(), key=itemgetter(0)):
+            if key not in stored:
+                fresh.append(shape.written(value))
+            elif differing := shape.differing(stored[key], value):
+                moved.setdefault(tuple(differing), []).append(differing | shape.key_of(value))
+        if fresh:
+            connection.execute(insert(table), fresh)
+        for names, rows in moved.items():
+            connection.execute(self._update(table, shape, names), rows)
+
+    def _update(self, table: Table, shape: Shape[Any], names: tuple[str, ...]) -> Update:
+        """The statement that writes these columns of one row; there are not many, and each is made once."""
+        if (table.name, names) not in self._updates:
+            values: dict[str, Any] = {name: bindparam(name) for name in names}
+            self._updates[table.name, names] = update(table).where(*shape.is_key(table)).values(values)
+        return self._updates[table.name, names]
+
+    def drop(self, connection: Connection, keys: Sequence[RunKey]) -> None:
+        """Delete these runs."""
+        rows = [{f"key_{name}": part for name, part in key._asdict().items()} for key in sorted(keys)]
+        if rows:
+            connection.execute(self._drop, rows)
+
+    # what is looked at --------------------------------------------------------------------------
+
+    def due(
+        self, connection: Connection, now: int, limit: int, after: tuple[int, RunKey] | None
+    ) -> Expired:
+        """Return a page of the runs past their deadline; see :meth:`Store.expired`."""
+        due: list[Run] = []
+        while len(due) < limit:
+            deadline, key = after or _BEFORE_ALL
+            place = {f"after_{name}": part for name, part in {"deadline": deadline, **key._asdict()}.items()}
+            rows = connection.execute(self._due, {"now": now, "most": limit, **place}).all()
+            due += [run for run in map(self._run_of, rows) if run.active]
+            if len(rows) < limit:
+                break
+            # More than once only where rows cannot be read.
+            after = rows[-1].deadline, RunKey(rows[-1].job, rows[-1].slot, rows[-1].kind)
+        upcoming = connection.execute(self._next, {"now": now}).scalar_one()
+        due = due[:limit]
+        return Expired(runs=tuple(due), next_deadline=upcoming, orphaned=self._orphaned(connection, now, due))
+
+    def _orphaned(self, connection: Connection, now: int, due: Sequence[Run]) -> frozenset[str]:
+        jobs = {run.job for run in due}
+        if not jobs:
+            return frozenset()
+        named = self.dialect.listed([(name,) for name in sorted(jobs)])
+        asked = {"names": named, "since": now - ORPHANED_AFTER}
+        return frozenset(jobs.difference(connection.execute(self._known_since, asked).scalars()))
+
+    def run(self, connection: Connection, key: RunKey) -> Run | None:
+        """Return one run."""
+        row = connection.execute(self._run, {f"key_{n}": part for n, part in key._asdict().items()}).first()
+        return None if row is None else self._run_of(row)
+
+    def find_runs(self, connection: Connection, job: str | None, state: str | None, limit: int) -> list[Run]:
+        """Return runs, newest slot first."""
+        runs, asked = self.runs.c, select(self.runs)
+        newest_first: ColumnElement[Any] = runs.slot.desc()
+        if job is not None:
+            asked = asked.where(runs.job == job)
+        if state is not None:
+            asked = asked.where(runs.state == state)
+        if state is not None and state not in ENDED:
+            # By the index of the few live ones, not through all slots in their order.
+            asked, newest_first = asked.where(LIVE), -runs.slot
+        rows = connection.execute(asked.order_by(newest_first, runs.job, runs.kind).limit(limit))
+        return [self._run_of(row) for row in rows]
+
+    def all_jobs(self, connection: Connection) -> list[Job]:
+        """Return all jobs, by name."""
+        rows = connection.execute(select(self.jobs).order_by(self.jobs.c.name))
+        return [job for job in map(self._job_of, rows) if job is not None]
+
+    def beyond_history(self, connection: Connection, oldest: int, most: int, limit: int) -> list[RunKey]:
+        """Return ended runs beyond the ``most`` newest of their job, or from before ``oldest``."""
+        doomed = self._surplus(connection, most, limit)
+        aged = connection.execute(self._aged, {"oldest": oldest, "most": limit})
+        return list(dict.fromkeys([*doomed, *(RunKey(*row) for row in aged)]))[:limit]
+
+    def _surplus(self, connection: Connection, most: int, limit: int) -> list[RunKey]:
+        """The oldest of each job that has too many: found from the old end, so that few rows are read."""
+        live = {job: number for job, number in connection.execute(self._live_numbers)}
+        doomed: list[RunKey] = []
+        for job, number in connection.execute(self._numbers, {"most": most}).all():
+            surplus = min(number - live.get(job, 0) - most, limit - len(doomed))
+            if surplus > 0:
+                rows = connection.execute(self._oldest, {"job": job, "most": surplus})
+                doomed += [RunKey(*row) for row in rows]
+        return doomed
+
+    # nodes --------------------------------------------------------------------------------------
+
+    def node(self, connection: Connection, id: str) -> Node | None:
+        """Return one node."""
+        row = connection.execute(select(self.nodes).where(self.nodes.c.id == id)).first()
+        return None if row is None else self._node_of(row)
+
+    def put_node(self, connection: Connection, node: Node) -> None:
+        """Keep that a node lives."""
+        row = NODE.written(node)
+        known = connection.execute(self._update(self.nodes, NODE, tuple(row)), row | NODE.key_of(node))
+        if not known.rowcount:
+            connection.execute(insert(self.nodes), row)
+
+    def all_nodes(self, connection: Connection) -> list[Node]:
+        """Return all nodes, by name."""
+        nodes = self.nodes.c
+        rows = connection.execute(select(self.nodes).order_by(nodes.name, nodes.id))
+        return [node for node in map(self._node_of, rows) if node is not None]
+
+    # rows that somebody may have edited ---------------------------------------------------------
+
+    def _run_of(self, row: Row[Any]) -> Run:
+        try:
+            return RUN.read(row)
+        except ValueError as reason:
+            slot = row.slot if isinstance(row.slot, int) else 0
+            self._warn(self.runs, f"{RunKey(row.job, slot)} ({row.kind})", reason)
+            return Run(
+                job=row.job, slot=slot, kind=row.kind, state="abandoned",
+                reason=f"its row in {self.runs.name} cannot be read: {reason}",
+            )  # fmt: skip
+
+    def _job_of(self, row: Row[Any]) -> Job | None:
+        try:
+            return JOB.read(row)
+        except ValueError as reason:
+            self._warn(self.jobs, row.name, reason)
+            return None
+
+    def _node_of(self, row: Row[Any]) -> Node | None:
+        try:
+            return NODE.read(row)
+        except ValueError as reason:
+            self._warn(self.nodes, row.id, reason)
+            return None
+
+    def _warn(self, table: Table, key: str, reason: ValueError) -> None:
+        said = f"{table.name}: the row of {key} cannot be read and is left out: {reason}"
+        if said not in self._warned:
+            self._warned.add(said)
+            logger.warning("%s", said)

@@ -1,0 +1,537 @@
+"""What only the Redis store does; what all stores do is in test_stores.py."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from dataclasses import fields
+
+import pytest
+import redis
+
+from anarchon_celery.errors import StoreUnreachable, StoreUnusable
+from anarchon_celery.protocol import (
+    ACTIVE,
+    ENDED,
+    Holding,
+    Node,
+    Offer,
+    Redispatch,
+    Registration,
+    Run,
+    RunKey,
+    Start,
+    Started,
+)
+from anarchon_celery.stores import open_store
+from anarchon_celery.stores import redis as module
+
+T = 1_790_000_000_000
+BEAT = Node(id="incarnation-1", name="one:1")
+JOBS = ("first", "second", "third")
+PREFIX = "{anarchon}"
+
+
+@pytest.fixture
+def url(redis_url):
+    return redis_url
+
+
+@pytest.fixture
+def client(url):
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def store(url):
+    store = open_store(url)
+    yield store
+    store.close()
+
+
+def claim(store, *jobs, slot=T, nonce="n1", **how):
+    offers = [Offer(job=job, slots=(slot,), **how) for job in jobs or JOBS]
+    return [one.claims[0] for one in store.claim("one:1", offers, nonce=nonce, now=slot)]
+
+
+def begin(store, *jobs, now=T):
+    store.register(BEAT, [Registration(job=job, hash="h") for job in jobs or JOBS], now=now)
+    return claim(store, *jobs, slot=now)
+
+
+def name_of(key):
+    return f"{PREFIX}:run:{key.kind}:{key.slot}:{key.job}"
+
+
+# The scripts on the server ----------------------------------------------------------------------
+
+
+def test_scripts_the_server_forgot_are_sent_again(store, client):
+    begin(store)
+    client.script_flush()
+    assert [claim.answer for claim in claim(store, nonce="n2")] == ["taken"] * 3
+    client.script_flush()
+    assert len(store.runs()) == 3
+
+
+def test_a_call_is_one_command_whatever_its_size(store, client):
+    begin(store)
+    client.config_resetstat()
+    claim(store, slot=T + 1000)
+    calls = {name: stat["calls"] for name, stat in client.info("commandstats").items()}
+    assert calls["cmdstat_evalsha"] == 1
+    assert "cmdstat_eval" not in calls
+
+
+def test_all_keys_carry_one_hash_tag(store, client):
+    begin(store, "a{b}c", "}{", "plain")
+    assert all(key.startswith(f"{PREFIX}:") for key in client.keys())
+    assert f"{PREFIX}:run:scheduled:{T}:a{{b}}c" in client.keys()
+
+
+def test_a_prefix_with_a_hash_tag_is_taken_as_it_is(url, client):
+    store = open_store(url, prefix="shop:{beat}")
+    begin(store)
+    store.close()
+    assert all(key.startswith("shop:{beat}:") for key in client.keys())
+
+
+def test_lua_and_python_know_the_same_fields_and_states():
+    script = module._script("runs")[0]
+    quoted = {name for name in script.replace('"', "'").split("'") if name.isidentifier()}
+    assert {field.name for field in fields(Run) if str(field.type).startswith("int")} <= quoted
+    assert quoted >= ACTIVE | ENDED
+
+
+# Numbers and names ------------------------------------------------------------------------------
+
+
+def test_a_fence_keeps_all_its_digits(store, client):
+    key = begin(store, "first")[0].key
+    client.hset(f"{PREFIX}:job:first", "fence", "9007199254740123")
+    started = store.start(Start(key=key, token="t", worker="w"), now=T)
+    assert started == Started(attempt=1, fence=9_007_199_254_740_124, trigger="scheduled")
+    assert client.hget(name_of(key), "fence") == "9007199254740124"
+    assert client.hget(f"{PREFIX}:job:first", "fence") == "9007199254740124"
+    assert store.run(key).fence == store.jobs()[0].fence == 9_007_199_254_740_124
+    assert store.start(Start(key=key, token="t", worker="w"), now=T) == started
+    (expired,) = store.expired(BEAT, 10, now=T + 60_000).runs
+    assert expired.fence == 9_007_199_254_740_124
+
+
+def test_a_name_may_hold_what_separates_the_parts_of_a_key(store):
+    jobs = ["a", "a:b", "a\0b", "scheduled:1:a", "\0", "a\0"]
+    begin(store, *jobs)
+    page = store.expired(BEAT, 4, now=T + 60_000).runs
+    rest = store.expired(BEAT, 4, after=(page[-1].deadline, page[-1].key), now=T + 60_000).runs
+    assert sorted(jobs) == sorted(run.job for run in (*page, *rest))
+
+
+def test_a_page_goes_on_where_the_last_run_is_there_no_more(store):
+    claims = begin(store, *"abcde")
+    page = store.expired(BEAT, 2, now=T + 60_000).runs
+    last = page[-1]
+    again = Redispatch(key=last.key, state=last.state, dispatch=last.dispatch, deadline=last.deadline)
+    assert store.redispatch("one:1", [again], nonce="m", now=T + 60_000)[0].won
+    rest = store.expired(BEAT, 9, after=(last.deadline, last.key), now=T + 60_000).runs
+    assert [claim.key for claim in claims[2:]] == [run.key for run in rest]
+
+
+@pytest.mark.parametrize("page", [1, 2, 1000])
+def test_lists_are_read_in_pages(store, monkeypatch, page):
+    monkeypatch.setattr(module, "_PAGE", page)
+    begin(store)
+    claim(store, slot=T + 1)
+    newest_first = [(slot, job) for slot in (T + 1, T) for job in JOBS]
+    assert newest_first == [(run.slot, run.job) for run in store.runs()]
+    assert newest_first[:4] == [(run.slot, run.job) for run in store.runs(limit=4)]
+    assert newest_first[3:] == [(run.slot, run.job) for run in store.runs(state="claimed")]
+    assert newest_first[:3] == [(run.slot, run.job) for run in store.runs(state="skipped")]
+    assert newest_first[:2] == [(run.slot, run.job) for run in store.runs(state="skipped", limit=2)]
+    assert [T + 1, T] == [run.slot for run in store.runs(job="second")]
+
+
+# Versions and identities ------------------------------------------------------------------------
+
+
+def test_the_first_call_writes_what_the_store_is(store, client):
+    begin(store, "first")
+    meta = client.hgetall(f"{PREFIX}:meta")
+    assert meta == {"version": "1", "identity": store.identity, "created": str(T)}
+
+
+def test_a_store_of_a_later_version_is_refused_by_both_names(store, client):
+    begin(store)
+    client.hset(f"{PREFIX}:meta", "version", "12")
+    with pytest.raises(StoreUnusable, match="version 12, this node knows version 1:") as refused:
+        claim(store, slot=T + 1000)
+    assert store.shown in str(refused.value)
+    client.hset(f"{PREFIX}:meta", "version", "1")
+    assert len(store.runs()) == 3
+
+
+# What somebody edited ---------------------------------------------------------------------------
+
+
+EDITS = [{"state": "runing"}, {"dispatch": "one"}, {"deadline": "soon"}, {"lease": "1.5"}, {"slot": "inf"}, {"job": "x"}]
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=str)
+def test_an_unreadable_run_is_passed_over_and_named(store, client, caplog, edit):
+    claims = begin(store)
+    bad = claims[1].key
+    client.hset(name_of(bad), mapping=edit)
+    page = store.expired(BEAT, 2, now=T + 60_000)
+    assert [run.job for run in page.runs] == ["first", "third"]
+    assert [claim.answer for claim in claim(store, nonce="n2")] == ["taken"] * 3
+    assert store.run(bad) is None
+    assert [run.job for run in store.runs()] == ["first", "third"]
+    (line,) = caplog.messages  # once, however often it is met
+    assert name_of(bad) in line
+    assert "passed over" in line
+
+
+def test_no_verb_touches_an_unreadable_run(store, client):
+    first, bad, _ = [claim.key for claim in begin(store)]
+    for key in (first, bad):
+        store.start(Start(key=key, token="t", worker="w"), now=T)
+    client.hset(name_of(bad), mapping={"lease": "long", "crashes": "many"})
+    before = client.hgetall(name_of(bad))
+    holdings = [Holding(key=key, token="t", fence=1) for key in (bad, first)]
+    assert [one.answer for one in store.renew(holdings, now=T)] == ["lost", "ok"]
+    assert store.start(Start(key=bad, token="t2", worker="w"), now=T).why == "unreadable"
+    assert not store.finish(bad, "t", "succeeded", now=T)
+    asked = [Redispatch(key=key, state="running", dispatch=1, deadline=T + 30_000) for key in (bad, first)]
+    assert [one.answer for one in store.redispatch("n", asked, nonce="m", now=T + 30_000)] == ["taken", "won"]
+    assert before == client.hgetall(name_of(bad))
+
+
+def test_an_unreadable_job_is_learnt_back(store, client, caplog):
+    begin(store)
+    client.hset(f"{PREFIX}:job:second", "floor", "high")
+    assert [claim.answer for claim in claim(store, nonce="n2", slot=T + 1)] == ["overlap", "unknown", "overlap"]
+    (known,) = store.register(BEAT, [Registration(job="second", hash="h", cursor=T, first_seen=1)], now=T + 1)
+    assert (known.floor, known.first_seen) == (T, 1)
+    assert claim(store, "second", nonce="n3")[0].answer == "taken"
+    assert [f"{PREFIX}:job:second" in line for line in caplog.messages] == [True]
+
+
+def test_keys_of_another_type_break_nobody_else(store, client):
+    bad = begin(store)[1].key
+    for name in (name_of(bad), f"{PREFIX}:job:third"):
+        client.delete(name)
+        client.set(name, "what is this?")
+    assert [run.job for run in store.expired(BEAT, 9, now=T + 60_000).runs] == ["first", "third"]
+    answers = [claim.answer for claim in claim(store, slot=T + 1, nonce="n2")]
+    assert answers == ["overlap", "overlap", "unknown"]
+    assert [job.name for job in store.jobs()] == ["first", "second"]
+
+
+def test_bytes_that_are_no_text_spoil_no_answer(store, client):
+    bad = begin(store)[1].key
+    client.hset(name_of(bad), "reason", b"\xff\xfe")
+    assert [run.job for run in store.runs()] == list(JOBS)
+
+
+def test_what_somebody_removed_is_forgotten_and_holds_nothing(store, client):
+    gone = begin(store)[1].key
+    client.delete(name_of(gone))
+    assert [run.job for run in store.expired(BEAT, 9, now=T + 60_000).runs] == ["first", "third"]
+    assert client.zcard(f"{PREFIX}:active:second") == 0
+    assert [claim.answer for claim in claim(store, slot=T + 1, nonce="n2")] == ["overlap", "won", "overlap"]
+
+
+def test_an_edit_of_state_or_deadline_counts_at_the_next_look(store, client):
+    first, second, third = [claim.key for claim in begin(store)]
+    client.hset(name_of(first), mapping={"state": "cancelled", "finished_at": T})
+    client.hset(name_of(second), "deadline", T + 90_000)
+    page = store.expired(BEAT, 9, now=T + 60_000)
+    assert ([run.key for run in page.runs], page.next_deadline) == ([third], T + 90_000)
+    assert claim(store, "first", slot=T + 1, nonce="n2")[0].won
+    assert store.prune(history=0, most=0, now=T + 1) == 1
+
+
+# URLs -------------------------------------------------------------------------------------------
+
+
+SHOWN = {
+    "redis://": "redis://localhost:6379/0",
+    "redis://h": "redis://h:6379/0",
+    "redis://:secret@h:7000/3?visibility_timeout=60&fanout_prefix=true": "redis://h:7000/3",
+    "valkey://me:secret@h/1": "valkey://h:6379/1",
+    "rediss://:secret@h:7000?ssl_cert_reqs=CERT_NONE": "rediss://h:7000/0",
+    "valkeys://h": "valkeys://h:6379/0",
+    "redis://:secret@[::1]:7000/2": "redis://[::1]:7000/2",
+    "redis+socket://:secret@/tmp/redis.sock?virtual_host=4": "redis+socket:///tmp/redis.sock?virtual_host=4",
+    "redis://:s%40%2Fcret@h/1": "redis://h:6379/1",
+}
+
+
+@pytest.mark.parametrize(("url", "shown"), SHOWN.items())
+def test_a_url_is_shown_without_its_secrets(url, shown):
+    store = open_store(url)
+    assert shown == store.shown
+    assert "cret" not in store.shown + repr(store)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:sec/ret@h:6379/0", "redis://:123/ret@h/0", "redis://:sec#ret@h:6379/0", "redis://:sec?ret@h/0",
+        "redis://h:port/0", "redis://h/zero", "redis+sentinel://:secret@h/0", "redis://[::1/0",
+    ],
+)  # fmt: skip
+def test_a_url_that_cannot_be_read_is_refused_and_not_shown(url):
+    with pytest.raises(StoreUnusable, match="URL of the store cannot be read: .* is right") as refused:
+        open_store(url)
+    assert "sec" not in str(refused.value).replace("//:password@", "")
+    assert "123" not in str(refused.value)
+
+
+def test_the_client_is_told_what_url_and_options_say():
+    def told(url, **options):
+        store = open_store(url, options=options)
+        store.close()
+        return store._client.connection_pool.connection_kwargs
+
+    plain = told("redis://me:s%40cret@h:7000/3?visibility_timeout=60&socket_timeout=1.5")
+    assert ("h", 7000, 3, "me", "s@cret") == tuple(plain[name] for name in ("host", "port", "db", "username", "password"))
+    assert (1.5, 3) == (plain["socket_timeout"], plain["socket_connect_timeout"])
+    assert "visibility_timeout" not in plain
+    assert told("redis://h", socket_timeout=9, client_name="beat")["client_name"] == "beat"
+    assert told("redis://h", socket_timeout=9)["socket_timeout"] == 9
+    assert told("valkeys://h?ssl_cert_reqs=CERT_NONE")["ssl_cert_reqs"] == "none"
+    unix = told("redis+socket://:s%40cret@/tmp/redis.sock?virtual_host=4")
+    assert ("/tmp/redis.sock", 4, "s@cret") == (unix["path"], unix["db"], unix["password"])
+
+
+def test_an_option_the_client_does_not_know_is_told():
+    with pytest.raises(StoreUnusable, match=r"redis://h:6379/0: .*'socket_timeot'"):
+        open_store("redis://:secret@h/0", options={"socket_timeot": 1})
+
+
+def test_a_unix_socket_will_do(tmp_path, processes):
+    server = redis_on_a_socket(tmp_path)
+    try:
+        store = open_store(f"redis+socket://{server.folder}/s?virtual_host=1")
+        assert [claim.answer for claim in begin(store)] == ["won"] * 3
+        store.close()
+    finally:
+        server.close()
+
+
+# Servers that refuse ----------------------------------------------------------------------------
+
+
+def test_a_wrong_password_is_told_without_it(url, client):
+    client.config_set("requirepass", "right-secret")
+    try:
+        for login in ("", ":wrong-secret@", "stranger:wrong-secret@"):
+            store = open_store(url.replace("//", f"//{login}"))
+            with pytest.raises(StoreUnusable, match="cannot be used: ") as refused:
+                store.runs()
+            assert str(refused.value).startswith(url)
+            assert "secret" not in str(refused.value)
+            store.close()
+        store = open_store(url.replace("//", "//:right-secret@"))
+        assert store.runs() == []
+        store.close()
+    finally:
+        client.config_set("requirepass", "")
+
+
+def test_a_user_without_rights_is_told(url, client):
+    client.execute_command("ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@all", "-@scripting")
+    store = open_store(url.replace("//", "//reader:pw@"))
+    with pytest.raises(StoreUnusable, match="cannot be used: .*no permissions"):
+        store.runs()
+    store.close()
+    client.execute_command("ACL", "DELUSER", "reader")
+
+
+def test_a_replica_is_told(own_redis_server):
+    store = open_store(own_redis_server.url())
+    begin(store)
+    with own_redis_server.client() as client:
+        client.replicaof("127.0.0.1", own_redis_server.port)  # of itself: it stays up, and read-only
+        with pytest.raises(StoreUnusable, match="cannot be used: .*read only replica"):
+            claim(store, slot=T + 1)
+        client.replicaof("NO", "ONE")
+    assert claim(store, slot=T + 1)[0].answer == "overlap"
+    store.close()
+
+
+def test_a_full_server_writes_nothing_by_halves(own_redis_server):
+    store = open_store(own_redis_server.url())
+    begin(store)
+    before = store.runs(), store.jobs()
+    with own_redis_server.client() as client:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(StoreUnusable, match="cannot be used: .*maxmemory"):
+            claim(store, slot=T + 1)
+        client.config_set("maxmemory", 0)
+    assert before == (store.runs(), store.jobs())
+    store.close()
+
+
+# Servers that are away --------------------------------------------------------------------------
+
+
+def test_a_killed_server_is_unreachable_and_serves_again_after_its_start(own_redis_server):
+    store = open_store(own_redis_server.url())
+    begin(store)
+    identity = store.identity
+    own_redis_server.kill()
+    with pytest.raises(StoreUnreachable, match="does not answer: ") as away:
+        store.runs()
+    assert str(away.value).startswith(store.shown)
+    assert "\n" not in str(away.value)
+    own_redis_server.start()  # with its data, without its scripts
+    assert [claim.answer for claim in claim(store, nonce="n2")] == ["taken"] * 3
+    assert identity == store.identity
+    store.close()
+
+
+def test_a_call_is_not_repeated_by_the_client(own_redis_server):
+    store = open_store(own_redis_server.url(), options={"socket_timeout": 0.2})
+    begin(store)
+    own_redis_server.suspend()
+    before = time.monotonic()
+    with pytest.raises(StoreUnreachable, match="does not answer: "):
+        claim(store, slot=T + 1)
+    assert time.monotonic() - before < 2  # a client that repeats sleeps a second between
+    own_redis_server.resume()
+    store.close()
+
+
+def test_a_late_answer_is_never_taken_for_that_of_another_call(own_redis_server):
+    store = open_store(own_redis_server.url(), options={"socket_timeout": 0.2})
+    begin(store)
+    own_redis_server.suspend()
+    with pytest.raises(StoreUnreachable):
+        store.nodes()
+    own_redis_server.start()  # it wakes, and answers what was asked before
+    assert [claim.answer for claim in claim(store, nonce="n2")] == ["taken"] * 3
+    assert [job.name for job in store.jobs()] == list(JOBS)
+    store.close()
+
+
+class Interrupted(BaseException):
+    """What a signal handler may raise anywhere."""
+
+
+def test_nor_is_that_of_a_call_that_was_interrupted(store, monkeypatch):
+    begin(store)
+
+    def interrupt(*args, **options):
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._client, "parse_response", interrupt)  # it was sent, and is not read
+        with pytest.raises(Interrupted):
+            store.nodes()
+    assert [job.name for job in store.jobs()] == list(JOBS)
+    assert [claim.answer for claim in claim(store, nonce="n2")] == ["taken"] * 3
+
+
+def test_a_server_busy_with_a_script_is_unreachable(own_redis_server):
+    store = open_store(own_redis_server.url(), options={"socket_timeout": 0.5})
+    begin(store)
+    with own_redis_server.client() as client:
+        client.config_set("busy-reply-threshold", 1)
+        endless = threading.Thread(target=run_until_killed, args=(own_redis_server.url(),))
+        endless.start()
+        wait_until_busy(client)
+        with pytest.raises(StoreUnreachable, match="does not answer for now: BUSY"):
+            store.runs()
+        client.script_kill()
+        endless.join(10)
+    assert len(store.runs()) == 3
+    store.close()
+
+
+def run_until_killed(url):
+    with redis.Redis.from_url(url) as client, pytest.raises(redis.ResponseError, match="killed"):
+        client.eval("while true do end", 0)
+
+
+def wait_until_busy(client, deadline=10):
+    until = time.monotonic() + deadline
+    while time.monotonic() < until:
+        try:
+            client.ping()
+        except redis.ResponseError as error:
+            assert "BUSY" in str(error)
+            return
+    raise AssertionError("the server never became busy")
+
+
+# One handle, several threads --------------------------------------------------------------------
+
+
+def test_a_heartbeat_and_a_task_share_a_handle(store):
+    keys = [claim.key for claim in begin(store)]
+    for key in keys:
+        store.start(Start(key=key, token=key.job, worker="w"))
+    wrong, over = [], threading.Event()
+
+    def beat():
+        while not over.is_set():
+            answers = store.renew([Holding(key=key, token=key.job, fence=1) for key in keys])
+            wrong.extend(one for one in answers if one.answer != "ok")
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        for _ in range(200):
+            assert [job.name for job in store.jobs()] == list(JOBS)
+            assert store.run(RunKey("first", T)).token == "first"
+    finally:
+        over.set()
+        heart.join(10)
+    assert wrong == []
+
+
+# Cost -------------------------------------------------------------------------------------------
+
+
+def test_a_look_without_work_and_a_prune_do_not_walk_the_history(store, client):
+    store.register(BEAT, [Registration(job="first", hash="h")], now=T)
+    for slot in range(T, T + 300, 50):
+        offer = Offer(job="first", slots=tuple(range(slot, slot + 50)))
+        store.claim("one:1", [offer], nonce=str(slot), now=T + 1000)
+    client.config_resetstat()
+    store.expired(BEAT, 200, now=T + 1000)
+    assert store.prune(history=10**9, most=1000, now=T + 1000) == 0
+    stats = client.info("commandstats")
+    assert sum(stat["calls"] for stat in stats.values()) < 40
+    assert "cmdstat_hgetall" not in stats
+
+
+def test_what_is_forgotten_leaves_no_key(store, client):
+    for key in [claim.key for claim in begin(store)]:
+        store.start(Start(key=key, token="t", worker="w"), now=T)
+        store.finish(key, "t", "succeeded", now=T)
+    assert store.prune(history=0, most=0, limit=2, now=T + 1) == 2
+    assert store.prune(history=0, most=0, limit=2, now=T + 1) == 1
+    left = {key.removeprefix(f"{PREFIX}:") for key in client.keys()}
+    assert {"meta", "nodes", "jobs", *(f"job:{job}" for job in JOBS)} == left
+    assert json.loads(client.hget(f"{PREFIX}:nodes", BEAT.id)) == {"name": "one:1", "kind": "beat", "seen": T}
+
+
+def test_reading_says_nothing(store, caplog):
+    caplog.set_level(logging.DEBUG, logger="anarchon_celery")
+    begin(store)
+    store.runs(), store.jobs(), store.nodes()
+    assert caplog.messages == []
+
+
+def redis_on_a_socket(folder):
+    from tests.servers import RedisServer
+
+    folder = folder / "r"
+    return RedisServer(folder, options=["--unixsocket", str(folder / "s")]).start()
