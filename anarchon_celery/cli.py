@@ -49,7 +49,8 @@ def anarchon(context: click.Context, /, **_preload: Any) -> None:
         config = Config.of(app)
     except SettingError as reason:
         raise click.UsageError(str(reason)) from reason
-    store = open_store(config.store, prefix=config.prefix, options=config.store_options)
+    with _store_errors():
+        store = open_store(config.store, prefix=config.prefix, options=config.store_options)
     context.call_on_close(store.close)
     context.obj = Desk(config, store)
 

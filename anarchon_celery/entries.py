@@ -32,13 +32,13 @@ def read_entry(app: Celery, name: str, fields: Any) -> Entry:
     """
     if isinstance(fields, Entry):
         return fields
+    if not isinstance(name, str) or "\0" in name:  # which SQL stores cannot keep
+        raise ScheduleError(f"entry {name!r}: a text without NUL characters is right as a name")
     if not isinstance(fields, Mapping) or "task" not in fields or "schedule" not in fields:
         raise ScheduleError(f"entry {name!r}: a dict with 'task' and 'schedule' is right, not {fields!r}")
     try:
         return Entry(**{**fields, "name": name, "app": app})
-    except ScheduleError as reason:
-        raise ScheduleError(f"entry {name!r}: {reason}") from reason
-    except TypeError as reason:
+    except (ScheduleError, TypeError) as reason:
         raise ScheduleError(f"entry {name!r}: {reason}") from reason
 
 

@@ -50,6 +50,9 @@ REGISTER_EVERY = 3_600_000
 #: How often a node clears old history away (ms).
 PRUNE_EVERY = 60_000
 
+#: How many ended runs are cleared away in one step; where there were as many, the next look goes on.
+PRUNE_AT_ONCE = 500
+
 #: The most ended runs kept of one job.
 HISTORY_PER_JOB = 1_000
 
@@ -323,8 +326,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
     def _prune(self) -> None:
         now = self.store.clock.now()
         if now >= self._prune_at:
-            self._prune_at = now + PRUNE_EVERY
-            self.store.prune(history=self.config.history, most=HISTORY_PER_JOB)
+            forgotten = self.store.prune(history=self.config.history, most=HISTORY_PER_JOB, limit=PRUNE_AT_ONCE)
+            self._prune_at = now if forgotten == PRUNE_AT_ONCE else now + PRUNE_EVERY
 
     # sleeping and stopping ----------------------------------------------------------------------
 

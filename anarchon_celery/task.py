@@ -87,7 +87,7 @@ class Task(CeleryTask):  # type: ignore[misc]
     def _header(self) -> Any:
         """The header of a message that beat sent for this task; None for any other call."""
         request = self.request
-        if request.called_directly or request.is_eager:
+        if request.called_directly or request.is_eager or _is_in_body(request.id):
             return None
         header = (request.headers or {}).get(headers.HEADER)
         # Groups and chords copy headers to their members: what names another task is not a run.
@@ -117,8 +117,12 @@ class Task(CeleryTask):  # type: ignore[misc]
 
         ``Reject`` would do neither: after an early ack it does nothing, and Celery 5.7 stores a failure.
         """
+        request = self.request
+        carried = dict(request.headers)
+        if isinstance(header := carried[headers.HEADER], dict):  # less the token, which is this delivery's
+            carried[headers.HEADER] = {name: value for name, value in header.items() if name != "token"}
         self.signature_from_request(
-            self.request, countdown=delay, retries=self.request.retries
+            request, countdown=delay, retries=request.retries, headers=carried
         ).apply_async()
         emit(MessageGivenBack(key, reason, delay))
         raise Ignore(reason)
@@ -143,6 +147,12 @@ def _interrupted(keeper: Keeper, lease: HeldLease) -> None:
     if worker.stopping() and lease.order.handover and not lease.lost:
         keeper.hand_over(lease)
     keeper.let_go(lease)
+
+
+def _is_in_body(task_id: str) -> bool:
+    """Whether this message's body runs already: then it is its own task that it calls."""
+    lease = current_lease()
+    return isinstance(lease, HeldLease) and lease.task_id == task_id
 
 
 def _is_retry_of(lease: HeldLease, options: dict[str, Any]) -> bool:
@@ -194,7 +204,7 @@ def _finish(sender: Any = None, task_id: Any = None, retval: Any = None, state: 
     if keeper is None or lease is None or lease.waiting_for_retry:
         return
     if state == "FAILURE":
-        keeper.finish(lease, "failed", f"{type(retval).__name__}: {retval}")
+        keeper.finish(lease, "failed", " ".join(f"{type(retval).__name__}: {retval}".split()))
     elif state in ("SUCCESS", "IGNORED"):  # an Ignore of the task's own, as after replace(): it is done
         keeper.finish(lease, "succeeded")
     elif state == "REJECTED":

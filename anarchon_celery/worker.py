@@ -17,8 +17,9 @@ from celery.worker.request import Request as CeleryRequest
 
 from . import headers
 from .config import Config
-from .errors import SettingError
+from .errors import SettingError, StoreError
 from .events import Noted, emit
+from .stores import open_store
 
 #: Shared by the parent and the children it forks: 0 works, 1 stops.
 _stop_byte: mmap.mmap | None = None
@@ -43,7 +44,9 @@ def _prepare(sender: Any = None, **_: Any) -> None:
     global _stop_byte, _parent_pid
     try:
         config = Config.of(sender.app)
-    except SettingError as reason:
+        # Not connected here, before the fork: only the URL and the options are read.
+        open_store(config.store, prefix=config.prefix, options=config.store_options).close()
+    except (SettingError, StoreError) as reason:
         raise SystemExit(f"anarchon: {reason}") from reason
     for warning in config.warnings:
         emit(Noted(warning))

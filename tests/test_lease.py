@@ -134,7 +134,8 @@ def log(caplog):
 def lines(log, containing: str = "") -> list[str]:
     """What was said of runs, their names cut off and times as ``N``."""
     said = [r.getMessage() for r in log.records if r.name == "anarchon_celery.runs"]
-    return [re.sub(r"\d+ ms", "N ms", line.split("Z: ", 1)[1]) for line in said if containing in line]
+    shown = [re.sub(r"\d+ ms", "N ms", line.split("Z: ", 1)[1]) for line in said]
+    return [line for line in shown if containing in line]
 
 
 class Watch:

@@ -13,6 +13,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -721,7 +722,7 @@ def test_expired_runs_come_oldest_first_in_pages(store):
     expected = sorted(
         (T + (4 if slot == T else 5), RunKey(name, slot)) for name in names for slot in (T - 2, T - 1, T)
     )
-    found: list[tuple[int, RunKey]] = []
+    found = list[tuple[int, RunKey]]()
     while page := store.expired(BEAT, 4, after=found[-1] if found else None, now=T + 5).runs:
         found += [(run.deadline, run.key) for run in page]
         assert len(page) == 4 or len(found) == len(expected)
@@ -1853,6 +1854,10 @@ def test_the_clock_of_a_server_judges_not_the_clients(store, monkeypatch):
 # many at once -----------------------------------------------------------------------------------
 
 RACERS, RACED = 8, 50
+
+
+#: Where the processes of one race wait for each other.
+_barrier: Any = None
 
 
 def get_ready(barrier) -> None:

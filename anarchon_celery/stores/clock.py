@@ -8,6 +8,7 @@ at the lower one: a node fires late by one round trip at most, and never early.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -29,18 +30,20 @@ class StoreClock:
         self._offset: float | None = None
         self._forward = 0.0
         self._backward = 0.0
+        self._lock = threading.Lock()  # a heartbeat and a task share the store
 
     def observe(self, before: float, after: float, now: int) -> None:
         """Learn from an answer: asked at ``before``, answered at ``after``, store time ``now`` (ms)."""
         low, high = now - after * 1000, now - before * 1000
-        if self._offset is None:
-            self._offset = low
-        elif self._offset < low:
-            self._forward = max(self._forward, low - self._offset)
-            self._offset = low
-        elif self._offset > high:
-            self._backward = max(self._backward, self._offset - high)
-            self._offset = high
+        with self._lock:
+            if self._offset is None:
+                self._offset = low
+            elif self._offset < low:
+                self._forward = max(self._forward, low - self._offset)
+                self._offset = low
+            elif self._offset > high:
+                self._backward = max(self._backward, self._offset - high)
+                self._offset = high
 
     @property
     def known(self) -> bool:
@@ -55,6 +58,7 @@ class StoreClock:
 
     def take_jumps(self) -> tuple[float, float]:
         """Return how far the store's clock jumped (forward, backward; ms) since this was last asked."""
-        jumps = self._forward, self._backward
-        self._forward = self._backward = 0.0
+        with self._lock:
+            jumps = self._forward, self._backward
+            self._forward = self._backward = 0.0
         return jumps

@@ -33,6 +33,7 @@ import json
 import logging
 import re
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -120,8 +121,10 @@ def _address(url: str) -> tuple[str, str]:
             raise ValueError
     except ValueError:
         # Not even a part of it is shown: it may be one of the password.
-        right = f"{scheme}://:password@host:6379/0 is right, with what is special in the password as %40, %2F, …"
-        raise StoreUnusable(f"the {scheme} URL of the store cannot be read: {right}") from None
+        raise StoreUnusable(
+            f"the {scheme} URL of the store cannot be read: {scheme}://:password@host:6379/0 is right, "
+            "with %40, %2F, … for what is special in the password"
+        ) from None
     wanted = {
         name: value.lower().removeprefix("cert_") if name == "ssl_cert_reqs" else value
         for name, value in query.items() if name.startswith(_OF_THE_CLIENT)
@@ -223,7 +226,8 @@ class RedisStore(Store):
 
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
         """See :meth:`Store.renew`."""
-        answers = self._call("renew", now, leases=[_named(one.key) | {"token": one.token} for one in holdings])
+        leases = [_named(one.key) | {"token": one.token} for one in holdings]
+        answers = self._call("renew", now, leases=leases)
         return [Renewal(**answer) for answer in _list(answers)]
 
     def finish(
@@ -254,8 +258,8 @@ class RedisStore(Store):
     def runs(self, *, job: str | None = None, state: str | None = None, limit: int = 50) -> list[Run]:
         """See :meth:`Store.runs`; more than a page of them is not read in one step."""
         if job is not None:
-            indexes = [f"{name}:{job}" for name in ("active", "ended") if state is None or _holds(name, state)]
-            found = [run for index in indexes for run in self._listed(index, state, limit)]
+            indexes = ("active", "ended") if state is None else ("active",) if state in ACTIVE else ("ended",)
+            found = [run for index in indexes for run in self._listed(f"{index}:{job}", state, limit)]
         elif state in ACTIVE:
             found = list(self._listed("deadlines", state))  # few, but in another order: all of them
         else:
@@ -284,16 +288,17 @@ class RedisStore(Store):
 
     def _listed(self, index: str, state: str | None, limit: int | None = None) -> Iterator[Run]:
         """Return the runs of an index in its order, page by page."""
-        left, after = limit, {}
-        while left is None or left > 0:
-            look = _PAGE if state or left is None else min(left, _PAGE)
-            asked = {"index": index, "look": look, "limit": look if left is None else min(left, look), **after}
-            answer = self._call("runs", **asked, **({"state": state} if state else {}))
+        asked: dict[str, Any] = {"index": index} | ({} if state is None else {"state": state})
+        left = limit if limit is not None else sys.maxsize
+        while left > 0:
+            # Without a state every entry counts, and no more need be looked at than are wanted.
+            look = min(left, _PAGE) if state is None else _PAGE
+            answer = self._call("runs", **asked, look=look, limit=min(left, _PAGE))
             yield from map(_run, _list(answer["runs"]))
             if "after" not in answer:
                 return
-            after = {"after": answer["after"]}
-            left = left and left - len(_list(answer["runs"]))
+            asked["after"] = answer["after"]
+            left -= len(_list(answer["runs"]))
 
     def _call(self, verb: str, now: int | None = None, /, **asked: Any) -> Any:
         """Carry a verb out; return its answer, learn the time and the identity that come with it."""
@@ -345,7 +350,7 @@ class RedisStore(Store):
         for key in unreadable:
             if key not in self._warned:
                 self._warned.add(key)
-                logger.warning("%s: passed over %s: somebody edited it, and it cannot be read", self.shown, key)
+                logger.warning("%s: passed over %s, edited by hand and unreadable", self.shown, key)
 
 
 @cache
@@ -401,17 +406,13 @@ _FIELDS = tuple((field.name, str(field.type).startswith("int")) for field in fie
 
 
 def _run(record: dict[str, Any]) -> Run:
-    return Run(**{
+    fields: dict[str, Any] = {
         name: int(record[name]) if is_number else record[name]
         for name, is_number in _FIELDS if name in record
-    })  # fmt: skip
+    }  # fmt: skip
+    return Run(**fields)
 
 
 def _job(record: dict[str, Any]) -> Job:
     hashes = tuple((str(name), int(since)) for name, since in _list(record.pop("hashes")))
     return Job(**(record | {"fence": int(record["fence"]), "hashes": hashes}))
-
-
-def _holds(index: str, state: str) -> bool:
-    """Whether runs of this state are in the index ``active``, else in ``ended``."""
-    return (state in ACTIVE) == (index == "active")

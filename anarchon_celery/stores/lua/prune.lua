@@ -28,8 +28,6 @@ for _, job in ipairs(redis.call('SMEMBERS', JOBS)) do
   if left <= 0 then break end
   forget(redis.call('ZRANGE', key('ended', job), asked.most, asked.most + left - 1))
 end
-if left > 0 then
-  local oldest = '(' .. text(now - asked.history)
-  forget(redis.call('ZRANGEBYSCORE', FINISHED, '-inf', oldest, 'LIMIT', 0, left))
-end
+local oldest = '(' .. text(now - asked.history)
+forget(redis.call('ZRANGEBYSCORE', FINISHED, '-inf', oldest, 'LIMIT', 0, left))
 return answered(asked.limit - left)

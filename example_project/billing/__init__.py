@@ -1,0 +1,1 @@
+"""Invoices, and the exchange rates they need."""

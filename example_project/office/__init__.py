@@ -1,0 +1,1 @@
+"""What nobody looks at before something is missing: reports, and old sessions."""
