@@ -19,8 +19,8 @@ from .errors import (
     StoreUnusable,
 )
 from .lease import HandedOver, Lease, LeaseLost, current_lease
-from .schedules import cron, every
 from .scheduler import Scheduler
+from .schedules import cron, every
 from .task import Task
 
 __version__ = version("anarchon-celery")

@@ -80,7 +80,8 @@ def read(header: object) -> Order:
     if not isinstance(header, Mapping):
         raise HeaderError(f"the {HEADER!r} header is {type(header).__name__}, not a mapping")
     if header.get("v") != VERSION:
-        raise HeaderError(f"header version {header.get('v')!r} is unknown to this worker, which reads {VERSION}")
+        given = header.get("v")
+        raise HeaderError(f"header version {given!r} is unknown to this worker, which reads {VERSION}")
     try:
         return _order(header)
     except (KeyError, TypeError, ValueError, OverflowError) as reason:

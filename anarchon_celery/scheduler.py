@@ -198,7 +198,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
     def _take_over(self) -> None:
         """Dispatch again what is past its deadline, at most every poll or at the next deadline."""
         now = self.store.clock.now()
-        if self._poll_at - self.config.poll <= now < self._poll_at:  # if it is further off, the clock went back
+        if self._poll_at - self.config.poll <= now < self._poll_at:  # further off: the clock went back
             return
         if self._broker_patience.lasts(self.store.clock.monotonic()):
             self._poll_at = now + self.config.poll
@@ -372,7 +372,7 @@ def _config(app: Any) -> Config:
     except SettingError as reason:
         raise SystemExit(f"anarchon: {reason}") from reason
     if app.conf.task_always_eager:
-        raise SystemExit("anarchon: task_always_eager=True: beat would run each task itself; False is right here")
+        raise SystemExit("anarchon: task_always_eager=True: beat would run each task itself; False is right")
     return config
 
 

@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import redis
+
 from anarchon_celery import AnarchonError
 from anarchon_celery.protocol import Run, RunKey
 from anarchon_celery.slots import from_iso, iso
@@ -35,6 +37,12 @@ ROOT = Path(__file__).parents[1]
 
 #: As quick_start.py has them, in milliseconds; and the default of ``anarchon_poll``.
 SYNC_EVERY, LEASE, HEARTBEAT, POLL = 10_000, 6_000, 1_000, 1_000
+
+#: What a node's colour is, in a terminal.
+COLOURS = {'a': '36', 'b': '33', 'c': '35'}
+
+#: A node's line about a run.
+ABOUT_RUN = re.compile(r'\[anarchon\] (\w+) @ (\S+Z): (.*)')
 
 #: How long a start, a stop or a message may take on a busy machine before the demo gives up (seconds).
 PATIENCE = 40.0
@@ -68,9 +76,6 @@ class Line:
 class Stage:
     """Prints what the nodes say and what the narrator says; keeps it, so that it can be waited for."""
 
-    COLOURS = {'a': '36', 'b': '33', 'c': '35'}
-    RUN = re.compile(r'\[anarchon\] (\w+) @ (\S+Z): (.*)')
-
     def __init__(self, *, colours: bool) -> None:
         self.colours = colours
         self.lines: list[tuple[str, str]] = []
@@ -86,7 +91,7 @@ class Stage:
         """A node said something: of Celery's own lines only the bad ones are shown."""
         found = re.search(r'\[anarchon\].*|(ERROR|CRITICAL)/.*|^\w*Error: .*', text)
         if found:
-            self._print(f'{self._paint(node, self.COLOURS[node])} | {self._paint(found[0], self.COLOURS[node])}')
+            self._print(self._paint(f'{node} | {found[0]}', COLOURS[node]))
         self.lines.append((node, text))
 
     def tell(self, text: str) -> None:
@@ -103,7 +108,7 @@ class Stage:
 
     def about_runs(self) -> list[Line]:
         """All lines about runs so far."""
-        found = ((node, self.RUN.search(text)) for node, text in list(self.lines))
+        found = ((node, ABOUT_RUN.search(text)) for node, text in list(self.lines))
         return [Line(node, it[1], from_iso(it[2]), it[3]) for node, it in found if it]
 
     def wait_for(
@@ -145,7 +150,7 @@ class Stage:
             try:
                 print(text, flush=True)
             except BrokenPipeError:  # nobody reads any more
-                sys.stdout = open(os.devnull, 'w')
+                sys.stdout = None  # print() does nothing from here on
                 self.interrupt(signal.SIGPIPE)
 
 
@@ -207,7 +212,7 @@ class Node:
         """SIGKILL all of its process group."""
         self.expected = False
         if self.process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody there; only zombies (macOS)
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody; macOS: only zombies
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
@@ -256,6 +261,7 @@ class Story:
 
     def play(self) -> Told:
         """Play it all; return what it claims."""
+        self.now()  # a store that is not there ends the story before it begins
         all_up = self.start_three()
         stopped = self.stop_the_runner()
         self.start_again(stopped.node)
@@ -267,7 +273,8 @@ class Story:
         """Start the nodes; watch one of them win a slot."""
         self.stage.tell(
             'Three nodes start, each a beat and a worker. None of them leads.\n'
-            '    sync comes due every 10 s, report every 30 s and takes 20 s. What came due just before is caught up.'
+            '    sync comes due every 10 s, report every 30 s and takes 20 s. What came due just before\n'
+            '    is caught up.'
         )
         for node in self.nodes.values():
             node.start()
@@ -280,7 +287,8 @@ class Story:
         for loser in self.nodes.keys() - {winner}:
             self.stage.wait_for(said + r'skipped \(taken\)', node=loser)
         runner, _ = self.stage.wait_for(said + r'finished in')
-        self.stage.tell(f'All three looked at sync @ {iso(slot)}: beat {winner} won it, worker {runner} ran it.')
+        won = f'beat {winner} won it, worker {runner} ran it'
+        self.stage.tell(f'All three looked at sync @ {iso(slot)}: {won}.')
         return slot
 
     def stop_the_runner(self) -> Interruption:
@@ -291,8 +299,8 @@ class Story:
         node.stop()
         stage.wait_for(rf'{run.key}: interrupted after', since=mark, node=node.name)
         other, again = self.second_attempt(run, mark)
-        took = (again - at) / 1000
-        stage.tell(f'{run.key} was handed over: {took:.1f} s after the stop {other} started it, as attempt 2.')
+        took = f'{(again - at) / 1000:.1f} s after the stop'
+        stage.tell(f'{run.key} was handed over: {took} {other} started it, as attempt 2.')
         if status := node.wait_for_end():
             raise Failed(f'node {node.name} ended with status {status} when it was stopped')
         return Interruption(run.key, node.name, at, run.fence)
@@ -320,8 +328,8 @@ class Story:
             f'{LEASE // 1000} s runs out.'
         )
         other, again = self.second_attempt(run, mark)
-        took = (again - at) / 1000
-        stage.tell(f'{took:.1f} s after the kill {other} started {run.key} again, as attempt 2, from the beginning.')
+        took = f'{(again - at) / 1000:.1f} s after the kill'
+        stage.tell(f'{took} {other} started {run.key} again, as attempt 2, from the beginning.')
         stage.wait_for(rf'{run.key}: finished in', since=mark)
         return Interruption(run.key, node.name, at, run.fence)
 
@@ -383,8 +391,8 @@ def differences(told: Told, runs: Sequence[Run], lines: Sequence[Line]) -> Itera
     yield from _sync_differs(told, runs, lines)
     yield from _stopped_differs(told.stopped, runs)
     yield from _killed_differs(told.killed, runs)
-    began = sorted((run for run in runs if run.job == 'report' and run.fence), key=lambda run: run.started_at or 0)
-    fences = [run.fence for run in began]
+    began = [(run.started_at or 0, run.fence) for run in runs if run.job == 'report' and run.fence]
+    fences = [fence for _, fence in sorted(began)]
     if fences != sorted(set(fences)):
         yield f'the fences of report do not grow: {fences}'
     for run in runs:
@@ -401,9 +409,11 @@ def _sync_differs(told: Told, runs: Sequence[Run], lines: Sequence[Line]) -> Ite
             for run in runs if run.job == 'sync' and run.slot <= slot <= (run.until or run.slot)
         ]  # fmt: skip
         if found != [('succeeded', 1, 1, 0)]:
-            yield f'{key} should have one run, succeeded at attempt 1: (state, attempt, dispatch, crashes) = {found}'
+            wanted = 'one run, succeeded at attempt 1'
+            yield f'{key} should have {wanted}: (state, attempt, dispatch, crashes) = {found}'
         for what in ('dispatched by', 'started on'):
-            nodes = [line.node for line in lines if (line.job, line.slot) == key[:2] and line.what.startswith(what)]
+            said = [line for line in lines if (line.job, line.slot) == ('sync', slot)]
+            nodes = [line.node for line in said if line.what.startswith(what)]
             if len(nodes) != 1:
                 yield f'{key} should be {what} one node, not {nodes}'
 
@@ -447,10 +457,10 @@ def table(runs: Sequence[Run]) -> Iterator[str]:
     heads = ('job', 'slot', 'state', 'attempt', 'crashes', 'fence', 'on', 'took', 'why')
     rows = [heads]
     for run in sorted(runs, key=lambda run: (run.slot, run.job)):
-        took = '' if None in (run.started_at, run.finished_at) else f'{run.finished_at - run.started_at} ms'
+        took = f'{run.finished_at - run.started_at} ms' if run.started_at and run.finished_at else ''
         attempt = f'{run.attempt} ({run.trigger})' if run.attempt else ''
-        cells = (run.job, iso(run.slot), run.state, attempt, run.crashes, run.fence or '', run.owner, took, run.reason)
-        rows.append(tuple('' if cell is None else str(cell) for cell in cells))
+        cells = (iso(run.slot), run.state, attempt, run.crashes, run.fence or '', run.owner, took, run.reason)
+        rows.append((run.job, *('' if cell is None else str(cell) for cell in cells)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
     for row in rows:
         yield '    ' + '  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -487,9 +497,10 @@ class Place:
         """Leave nothing."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.redis:
-            import redis
-
-            with contextlib.closing(redis.Redis.from_url(self.redis)) as client:
+            with (
+                contextlib.suppress(redis.RedisError),  # one that is not there keeps nothing
+                contextlib.closing(redis.Redis.from_url(self.redis)) as client,
+            ):
                 for key in client.scan_iter(f'*{self.prefix}*', count=1000):
                     client.delete(key)
 
@@ -551,16 +562,17 @@ def verdict(stage: Stage, told: Told, runs: Sequence[Run]) -> int:
 
 def main() -> int:
     """Read the command line, and play."""
-    parser = argparse.ArgumentParser(prog='python -m example_project.demo', description='Play the quick start.')
+    parser = argparse.ArgumentParser('python -m example_project.demo', description='Play the quick start.')
     parser.add_argument('--redis', metavar='URL', help='meet on this Redis, instead of in a folder')
-    parser.add_argument('--keep', action='store_true', help='keep the store and the whole output of the nodes')
+    parser.add_argument('--keep', action='store_true', help='keep the store and all that the nodes say')
     parser.add_argument('--no-color', action='store_true', help='print without colours')
     asked = parser.parse_args()
     colours = sys.stdout.isatty() and not asked.no_color and not os.environ.get('NO_COLOR')
     stage = Stage(colours=colours)
     with heeding(stage):
         name = f'anarchon-demo-{uuid.uuid4().hex[:8]}'
-        place = Place(Path(tempfile.mkdtemp(prefix=f'{name}-')), asked.redis, name if asked.redis else 'anarchon')
+        folder = Path(tempfile.mkdtemp(prefix=f'{name}-'))
+        place = Place(folder, asked.redis, name if asked.redis else 'anarchon')
         began = time.monotonic()
         status = run(stage, place, keep=asked.keep)
         kept = f' All of it is kept in {place.folder}.' if asked.keep else ''

@@ -66,7 +66,8 @@ class Desk:
         for job in ("sync", "report"):
             order = Start(key=RunKey(job, T), token=job, worker="celery@c:3", task_id=f"id-{job}")
             started = store.start(order, now=T + 20)
-        store.finish(RunKey("sync", T), "sync", "failed", reason="ValueError: no [bold]markup[/bold]", now=T + 1_520)
+        why = "ValueError: no [bold]markup[/bold]"
+        store.finish(RunKey("sync", T), "sync", "failed", reason=why, now=T + 1_520)
         store.claim("a:1", [Offer(job="report", slots=(T + 1_000,))], nonce=new_nonce(), now=T + 1_000)
         return started.fence
 
@@ -95,7 +96,8 @@ def desk(desk_with):
 
 def cells(output: str) -> list[list[str]]:
     """The table in an output, by rows, split where two spaces are."""
-    return [[cell for cell in map(str.strip, line.split("  ")) if cell] for line in output.splitlines() if line.strip()]
+    rows = (map(str.strip, line.split("  ")) for line in output.splitlines() if line.strip())
+    return [[cell for cell in row if cell] for row in rows]
 
 
 # runs -------------------------------------------------------------------------------------------
@@ -197,7 +199,8 @@ def test_status_of_an_empty_store(desk):
     result = desk.run("status")
     assert 0 == result.exit_code
     assert "no run is active" == result.output.splitlines()[-1]
-    assert {"store": desk.app.conf.anarchon_store, "jobs": 0, "nodes": [], "active": []} == desk.json("status")
+    nothing = {"store": desk.app.conf.anarchon_store, "jobs": 0, "nodes": [], "active": []}
+    assert nothing == desk.json("status")
 
 
 def test_a_password_is_not_shown(desk_with):

@@ -77,7 +77,11 @@ NODE_LINES = [
         "INFO",
         "started as a:1 (store memory://, 1 job, lease 2.5 s)",
     ),
-    (events.BeatStarted("a:1", "memory://", 0, "30 s"), "INFO", "started as a:1 (store memory://, 0 jobs, lease 30 s)"),
+    (
+        events.BeatStarted("a:1", "memory://", 0, "30 s"),
+        "INFO",
+        "started as a:1 (store memory://, 0 jobs, lease 30 s)",
+    ),
     (events.Noted("a note"), "WARNING", "a note"),
     (
         events.JobRefused("entry 'x': a number is right"),

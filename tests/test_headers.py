@@ -111,7 +111,8 @@ def test_a_missing_word_is_named_in_one_line(missing):
 
 
 def test_max_runtime_may_be_missing():
-    assert headers.read({key: value for key, value in WRITTEN.items() if key != "max_runtime"}).max_runtime is None
+    read = headers.read({key: value for key, value in WRITTEN.items() if key != "max_runtime"})
+    assert read.max_runtime is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from anarchon_celery.config import Policy
@@ -63,7 +65,9 @@ def job(name: str = "report", every: int = MINUTE, policy: Policy = QUIET, **how
     return PlannedJob(name=name, times=Interval(every), policy=policy, **how)
 
 
-def told(name: str = "report", *, floor: int | None = None, first: int = T, effective: int | None = None, **how):
+def told(
+    name: str = "report", *, floor: int | None = None, first: int = T, effective: int | None = None, **how
+) -> Registered:
     """What the store says of a job when a node registers it."""
     return Registered(
         job=name, floor=floor, first_seen=first, effective=first if effective is None else effective,
@@ -83,7 +87,7 @@ def offered(plan: Plan, now: int) -> Offer:
     return offer
 
 
-def answer(*claims: tuple[int, str], floor: int | None, wait: int = 0) -> Claimed:
+def answer(*claims: tuple[int, Any], floor: int | None, wait: int = 0) -> Claimed:
     decided = tuple(Claim(key=RunKey("report", slot), answer=said, wait=wait) for slot, said in claims)
     return Claimed(job="report", floor=floor, claims=decided)
 

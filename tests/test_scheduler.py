@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import Counter
 from datetime import datetime
+from typing import cast
 
 import pytest
 from celery import Celery
@@ -25,7 +26,7 @@ from anarchon_celery.dispatch import Publisher
 from anarchon_celery.errors import StoreUnreachable
 from anarchon_celery.protocol import Node, Offer, Registration, Release, RunKey, Start, Started
 from anarchon_celery.slots import Interval, iso
-from anarchon_celery.stores import memory, new_nonce, open_store
+from anarchon_celery.stores import Store, memory, new_nonce, open_store
 from anarchon_celery.stores.clock import StoreClock
 from tests.processes import wait_until
 from tests.servers import free_port
@@ -121,7 +122,7 @@ class Stage:
     def faulty_beat(self, schedule=None, **conf) -> tuple[Scheduler, Faults]:
         beat = self.beat(schedule, **conf)
         faults = Faults(beat.store)
-        beat.store = faults
+        beat.store = cast(Store, faults)
         return beat, faults
 
     def run(self, beat: Scheduler, ms: int) -> None:
@@ -524,7 +525,10 @@ class Broken(crontab):
             {"task": "t", "schedule": 1, "options": {"anarchon": {"lease": 5, "heartbeat": 4}}},
             "entry 'bad': ",
         ),
-        ({"task": "t", "schedule": 1, "options": {"anarchon": "1m"}}, "entry 'bad': options['anarchon']='1m': a dict is right"),
+        (
+            {"task": "t", "schedule": 1, "options": {"anarchon": "1m"}},
+            "entry 'bad': options['anarchon']='1m': a dict is right",
+        ),
         ({"task": "t", "schedule": 1, "options": ["queue"]}, "entry 'bad': "),
         ({"task": "t", "schedule": Broken()}, "entry 'bad': "),
     ],
@@ -657,7 +661,7 @@ def test_a_win_that_could_not_be_trusted_any_more_is_not_asked_for_again(stage):
     assert iso(T) in stage.slots()
 
 
-def test_a_claim_that_was_answered_too_late_is_given_back_unpublished(stage):
+def test_a_claim_that_was_answered_too_late_is_given_back_unpublished(stage, log):
     beat = stage.beat(sync())
     store = beat.store
 
@@ -667,11 +671,13 @@ def test_a_claim_that_was_answered_too_late_is_given_back_unpublished(stage):
             stage.clock.advance(9_000)
             return answer
 
-    beat.store = Slow(store)
+    beat.store = faults = Slow(store)
     beat.tick()
-    assert [] == stage.messages()
+    verbs = [name for name, _, _ in faults.asked if name in ("sent", "release", "redispatch")]
+    assert ["release", "redispatch", "sent"] == verbs, "and then it was anybody's: this node's, as it happens"
     run = stage.the_run()
-    assert ("released", 0) == (run.state, run.dispatch)
+    assert ("queued", 1, T + 9_000) == (run.state, run.dispatch, run.queued_at)
+    assert 1 == len(stage.messages())
 
 
 def test_a_publication_whose_record_was_lost_is_recorded_and_not_repeated(stage, log):
@@ -885,7 +891,7 @@ def test_expired_runs_of_jobs_of_others_are_paged_past(stage, monkeypatch):
     other.tick()
     stage.messages()
     stage.clock.advance(1)
-    beat = stage.beat({"sync": {"task": "proj.sync", "schedule": 3600, "options": {"anarchon": {"supervised": True}}}})
+    beat = stage.beat({"sync": sync()["sync"] | {"schedule": 3600}})
     beat.tick()
     stage.messages()
     stage.clock.advance(300_001)
@@ -894,7 +900,7 @@ def test_expired_runs_of_jobs_of_others_are_paged_past(stage, monkeypatch):
     beat._wake_at = None
     beat.tick()
     assert [iso(T)] == stage.slots()
-    assert ["sync"] == [run.job for run in open_store(stage.url).runs(state="queued", limit=100) if run.dispatch == 2]
+    assert 2 == stage.the_run().dispatch
     assert 4 == faults.calls["expired"]
     faults.calls.clear()
     pause = beat.tick()
@@ -924,7 +930,7 @@ def test_a_run_of_a_job_this_node_does_not_have_spoils_no_later_tick(stage, log)
             self.store.register(Node(id="n", name="n"), [Registration(job="gone", hash="h")])
             return self.store.redispatch(node, asked, **kwargs)
 
-    gone = stage.beat({"gone": {"task": "t", "schedule": 3600, "options": {"anarchon": {"supervised": True}}}})
+    gone = stage.beat({"gone": sync()["sync"] | {"schedule": 3600}})
     gone.tick()
     stage.clock.advance(24 * HOUR + 1)
     stage.messages()
@@ -993,7 +999,8 @@ def test_when_the_stores_clock_jumps_forward_nothing_running_is_taken_over_for_a
     stage.run(beat, 1_500)
     stage.clock.step(60_000)
     stage.run(beat, 1_000)
-    assert ["the store's clock jumped 60.0 s forward: takes over no running run for 30 s"] == lines(log, "jumped")
+    said = "the store's clock jumped 60.0 s forward: takes over no running run for 30 s"
+    assert [said] == lines(log, "jumped")
     stage.run(beat, 28_000)
     assert "running" == stage.the_run().state
     assert iso(T) not in stage.slots()

@@ -1,6 +1,7 @@
 """Random stories, told to the memory store and to another one: all answers and records must be the same.
 
-The stories are the same ones in each run. ``ANARCHON_TEST_EXAMPLES=2000`` tells so many new ones.
+The stories are the same ones in each run. To tell so many new ones: ``ANARCHON_TEST_EXAMPLES=2000``, with
+``-o timeout=0``.
 """
 
 from __future__ import annotations

@@ -6,11 +6,9 @@ tests take a message from the queue themselves and let Celery's ``Request.execut
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import secrets
-import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -21,7 +19,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from anarchon_celery import HandedOver, LeaseLost, Scheduler, Task, current_lease, events, keeper, worker
 from anarchon_celery import task as task_module
-from anarchon_celery.protocol import Node, Redispatch, Registration, RunKey, Start, Started
+from anarchon_celery.protocol import Node, Redispatch, RunKey, Start, Started
 from anarchon_celery.slots import iso
 from anarchon_celery.stores import memory, new_nonce, open_store
 from tests.processes import wait_until
@@ -56,8 +54,9 @@ class Stage:
 
     # what beat does
 
-    def dispatch(self, task: str = "proj.job", *, args=(), kwargs=None, job: str = "job", **options) -> RunKey:
+    def dispatch(self, *, args=(), kwargs=None, **options) -> RunKey:
         """Let a beat publish one slot of a job."""
+        task, job = "proj.job", "job"
         policy = {"lease": 10, "heartbeat": 0.2} | options.pop("anarchon", {})
         entry = {"task": task, "schedule": 1, "args": args, "kwargs": kwargs or {}}
         self.app.conf.beat_schedule = {job: entry | {"options": options | {"anarchon": policy}}}
@@ -464,9 +463,8 @@ def test_a_header_beyond_reading_is_given_back(stage, log):
     stage.execute(message)
     assert "nonsense" == given_back(stage).headers["anarchon"]
     records = [r.getMessage() for r in log.records if "given back" in r.getMessage()]
-    assert [
-        "[anarchon] ? @ 1970-01-01T00:00:00.000Z: given back for 5 s: the 'anarchon' header is str, not a mapping"
-    ] == records
+    why = "given back for 5 s: the 'anarchon' header is str, not a mapping"
+    assert [f"[anarchon] ? @ 1970-01-01T00:00:00.000Z: {why}"] == records
 
 
 def test_while_the_store_is_away_a_message_is_given_back_and_not_run(make_stage, log):

@@ -2,6 +2,7 @@
 
 ``self.lease.check()`` stops a run that was handed over or lost. Between two checks a worker can be
 paused, so the fence of the lease goes into each write: what a later run has touched stays untouched.
+Called by hand there is no run: the slot is None and the fence 0, and what a run has written stays.
 """
 
 import json
@@ -44,7 +45,7 @@ def _mail(invoice):
 @shared_task(base=anarchon_celery.Task, bind=True, ignore_result=True)
 def sync_exchange_rates(self):
     """Write today's rates, each unless a later run has written it."""
-    as_of = self.lease.slot or timezone.now()  # called by hand there is no slot
+    as_of = self.lease.slot or timezone.now()
     for currency, rate in _fetch_rates().items():
         self.lease.check()
         ExchangeRate.objects.get_or_create(currency=currency, defaults={'rate': rate, 'as_of': as_of})

@@ -16,7 +16,7 @@ from .models import DailyReport
 @shared_task(base=anarchon_celery.Task, bind=True, ignore_result=True)
 def nightly_report(self):
     """Sum up the day before the slot: a later attempt, too, reports about that day."""
-    slot = self.lease.slot or timezone.now()  # called by hand there is no slot
+    slot = self.lease.slot or timezone.now()  # None when called by hand
     day = timezone.localdate(slot) - timedelta(days=1)
     sent = Invoice.objects.filter(sent_at__date=day).aggregate(invoices=Count('pk'), total=Sum('amount'))
     self.lease.check()

@@ -20,7 +20,8 @@ end
 
 -- The record of a run was removed, but not by a script: the indexes forget it too.
 local function forget(member)
-  for _, name in ipairs({DEADLINES, RUNS, key('active', named(member).job)}) do redis.call('ZREM', name, member) end
+  local indexes = {DEADLINES, RUNS, key('active', named(member).job)}
+  for _, name in ipairs(indexes) do redis.call('ZREM', name, member) end
 end
 
 -- Return the run, if its record says what the index of deadlines says; else mend the index.
@@ -69,5 +70,5 @@ see(asked.node)
 local runs = page()
 local orphans = orphaned(runs)
 for _, run in ipairs(runs) do shown(run) end
-local next_deadline = redis.call('ZRANGEBYSCORE', DEADLINES, '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-return answered({runs = runs, next_deadline = next_deadline and tonumber(next_deadline), orphaned = orphans})
+local ahead = redis.call('ZRANGEBYSCORE', DEADLINES, '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+return answered({runs = runs, next_deadline = ahead[2] and tonumber(ahead[2]), orphaned = orphans})

@@ -43,6 +43,7 @@ local ENDED = names('succeeded', 'failed', 'published', 'skipped', 'missed', 'ca
 local NUMBERS = names(
   'slot', 'dispatch', 'unstarted', 'attempt', 'crashes', 'fence', 'deadline', 'span', 'lease', 'not_before',
   'retries', 'claimed_at', 'queued_at', 'started_at', 'finished_at', 'until', 'count')
+local JOB_NUMBERS = {'first_seen', 'seen', 'floor', 'fence'}
 local DEFAULTS = {trigger = 'scheduled', dispatch = 1, unstarted = 0, attempt = 0, crashes = 0, fence = 0}
 
 -- The time, and which store this is -------------------------------------------------------------
@@ -101,7 +102,7 @@ local function find_job(job)
   if found.err then return pass_over(name) end
   if not found[1] then return nil end
   local record = {name = job, fence = 0, supervised = found[5] == '1', hashes = found[6] or nil}
-  for place, field in ipairs({'first_seen', 'seen', 'floor', 'fence'}) do
+  for place, field in ipairs(JOB_NUMBERS) do
     if found[place] then
       record[field] = whole(found[place])
       if not record[field] then return pass_over(name) end
@@ -123,7 +124,9 @@ local function hashes_of(job)
 end
 
 -- `run` may be anything that names one: {job, slot, kind}.
-local function name_of(run) return prefix .. ':run:' .. run.kind .. ':' .. text(run.slot) .. ':' .. run.job end
+local function name_of(run)
+  return prefix .. ':run:' .. run.kind .. ':' .. text(run.slot) .. ':' .. run.job
+end
 
 -- What stands for the run in the indexes: its order in bytes is that of the keys.
 local function member_of(run)
@@ -234,7 +237,8 @@ end
 local function place_after(name, last)
   if not last then return 0 end
   local member, score = member_of(last), text(last.score)
-  local low, high = redis.call('ZCOUNT', name, '-inf', '(' .. score), redis.call('ZCOUNT', name, '-inf', score)
+  local low = redis.call('ZCOUNT', name, '-inf', '(' .. score)
+  local high = redis.call('ZCOUNT', name, '-inf', score)
   while low < high do
     local middle = math.floor((low + high) / 2)
     if precedes(member, redis.call('ZRANGE', name, middle, middle)[1]) then

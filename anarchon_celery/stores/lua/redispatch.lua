@@ -22,7 +22,8 @@ local function redispatch(seen)
   if run and run.nonce == asked.nonce and REDISPATCHED[run.state] then
     return {answer = REDISPATCHED[run.state], run = shown(run)}
   end
-  local as_seen = run and run.state == seen.state and run.dispatch == seen.dispatch and run.deadline == seen.deadline
+  local as_seen = run and run.state == seen.state and run.dispatch == seen.dispatch
+    and run.deadline == seen.deadline
   if not as_seen or seen.deadline > now then return {answer = 'taken', run = shown(run)} end
   local crashes = run.crashes + (run.state == 'running' and 1 or 0)
   -- Whoever held it holds it no more, whatever becomes of it now.
@@ -34,7 +35,8 @@ local function redispatch(seen)
     changes.state, changes.reason = run.stop and 'cancelled' or 'abandoned', reason
     return {answer = changes.state, run = shown(end_run(run, changes))}
   end
-  changes.state, changes.node, changes.claimed_at, changes.dispatch = 'claimed', asked.node, now, run.dispatch + 1
+  changes.state, changes.node, changes.claimed_at = 'claimed', asked.node, now
+  changes.dispatch = run.dispatch + 1
   if run.attempt > 0 and not run.retries then changes.trigger = 'takeover' end
   return {answer = 'won', run = shown(put_run(run, lasting(seen.claim_timeout, changes)))}
 end

@@ -56,7 +56,8 @@ end
 local is_new = not run
 if is_new then
   if asked.claimed_at >= created then return answered({why = 'unknown'}) end
-  -- Claimed before this store came to be. It comes as a late start, so that it meets the overlap policy again.
+  -- Claimed before this store came to be: what is known of it is in the message. It comes as a late
+  -- start, so that it meets the overlap policy again.
   run = {
     job = asked.job, slot = asked.slot, kind = asked.kind, state = 'published', trigger = asked.trigger,
     dispatch = asked.dispatch, unstarted = 0, attempt = 0, claimed_at = asked.claimed_at,
