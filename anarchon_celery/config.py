@@ -24,9 +24,7 @@ from celery import Celery
 
 from . import durations
 from .errors import SettingError
-
-#: The schemes of the stores there are; each is opened in ``stores``.
-SCHEMES = ("memory", "sqlite", "redis", "rediss", "valkey")
+from .stores import SCHEMES
 
 #: The policies of each kind. ``None``: it is here; a word: it is to come, and this is what to use until then.
 POLICIES: dict[str, dict[str, str | None]] = {

@@ -87,6 +87,7 @@ class Keeper:
 
     def finish(self, lease: HeldLease, outcome: str, error: str | None = None) -> None:
         """Record the end of a run; where the store does not answer, as long as the lease is trusted."""
+        lease.ending = True
         done = partial(self.store.finish, lease.key, lease.token, outcome, reason=error)
         try:
             recorded = self._persist(done, until=lambda: lease.trusted_until)
@@ -115,6 +116,7 @@ class Keeper:
 
     def requeue(self, lease: HeldLease, *, delay: int, retries: int) -> bool:
         """Let the run wait for a retry of Celery's, before that is published."""
+        lease.ending = True
         requeue = partial(
             self.store.requeue, lease.key, lease.token, delay=delay, retries=retries,
             start_timeout=lease.order.start_timeout,
@@ -198,7 +200,7 @@ class Keeper:
         for lease, answer in zip(leases, answers, strict=True):
             if answer.answer == "ok":
                 lease.renewed(asked_at)
-            elif self._holds(lease):
+            elif self._holds(lease) and not lease.ending:
                 self.lose(lease, answer.reason)
 
 

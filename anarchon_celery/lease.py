@@ -108,6 +108,7 @@ class HeldLease(Lease):
         self.trusted_until = trusted_until(asked_at, order.lease)
         self.raised: RunEnded | None = None
         self.waiting_for_retry = False
+        self.ending = False  #: its end is being recorded, and whether that was too late will be answered
         self._ended: RunEnded | None = None
         self._told = threading.Event()
         self._telling = threading.Lock()

@@ -75,6 +75,9 @@ LONGEST_START_TIMEOUT = 3_600_000
 #: A run whose job no node registered for this long is abandoned at its deadline.
 ORPHANED_AFTER = 86_400_000
 
+#: A node that was not seen for this long is forgotten when another one registers.
+GONE_AFTER = 86_400_000
+
 
 class RunKey(NamedTuple):
     """The name of a run: a job, a fire time, and how it came to be."""
@@ -181,16 +184,12 @@ class Registration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """The slots of one job that came due, oldest first; the first ``late`` of them are late.
-
-    ``cursor`` is the floor they were computed from: a leap counts only from there.
-    """
+    """The slots of one job that came due, oldest first; the first ``late`` of them are late."""
 
     job: str
     slots: tuple[int, ...]
     late: int = 0
     leap: Leap | None = None
-    cursor: int | None = None
     overlap: str = "skip"
     claim_timeout: int = 10_000
 

@@ -326,7 +326,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
     def _prune(self) -> None:
         now = self.store.clock.now()
         if now >= self._prune_at:
-            forgotten = self.store.prune(history=self.config.history, most=HISTORY_PER_JOB, limit=PRUNE_AT_ONCE)
+            history = self.config.history
+            forgotten = self.store.prune(history=history, most=HISTORY_PER_JOB, limit=PRUNE_AT_ONCE)
             self._prune_at = now if forgotten == PRUNE_AT_ONCE else now + PRUNE_EVERY
 
     # sleeping and stopping ----------------------------------------------------------------------

@@ -254,7 +254,7 @@ def _redispatch(ledger: Ledger, now: int, node: str, nonce: str, seen: Redispatc
 def _hopeless(job: Job | None, run: Run, now: int, max_crashes: int) -> str | None:
     """Why the run is given up, if it is."""
     if run.crashes >= max_crashes:
-        return f"{run.crashes} workers died running it"
+        return f"{run.crashes} worker{'s' * (run.crashes > 1)} died running it"
     if run.unstarted >= MAX_DISPATCHES:
         return f"dispatched {run.unstarted} times and never started"
     if job is None or job.seen < now - ORPHANED_AFTER:
@@ -331,14 +331,16 @@ def _start(ledger: Ledger, run: Run, now: int, asked: Start) -> Started:
     fence = max(job.fence + 1, now * 1000)
     ledger.put_job(replace(job, fence=fence, supervised=True))
     # Celery's own retry goes on under the same number.
-    attempt = run.attempt + (run.retries is None)
+    anew = run.retries is None
+    attempt = run.attempt + anew
     started = replace(
         run, state="running", attempt=attempt, fence=fence, owner=asked.worker, token=asked.token,
-        task_id=asked.task_id, lease=asked.lease, started_at=now, finished_at=None, reason=None,
-        unstarted=0, retries=None, not_before=None,
+        trigger="takeover" if anew and run.attempt else run.trigger, task_id=asked.task_id,
+        lease=asked.lease, started_at=now, finished_at=None, reason=None, unstarted=0, retries=None,
+        not_before=None,
     )  # fmt: skip
     ledger.put_run(_until(started, now, asked.lease))
-    return Started(attempt=attempt, fence=fence, trigger=run.trigger)
+    return Started(attempt=attempt, fence=fence, trigger=started.trigger)
 
 
 # what a holder does -----------------------------------------------------------------------------
@@ -431,7 +433,14 @@ def rewind(ledger: Ledger, now: int) -> None:
             ledger.put_job(replace(job, floor=now))
         for run in list(ledger.active.get(job.name, {}).values()):
             if run.span is not None and run.deadline is not None and run.deadline > now + run.span:
-                ledger.put_run(_until(run, now, run.span))
+                ledger.put_run(_cut(run, now, run.span, run.deadline))
+
+
+def _cut(run: Run, now: int, span: int, deadline: int) -> Run:
+    """The run with its deadline as if it had just been set; a retry's time moves with it."""
+    ahead = deadline - (now + span)
+    not_before = None if run.not_before is None else run.not_before - ahead
+    return _until(replace(run, not_before=not_before), now, span)
 
 
 # history ----------------------------------------------------------------------------------------

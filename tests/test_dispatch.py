@@ -267,6 +267,7 @@ def test_a_message_whose_answer_was_lost_may_be_out(redis_server, redis_url, des
     desk = desk_at(f"redis://127.0.0.1:{wire.port}/0")
     with pytest.raises(Exception, match="Connection|connection") as failed:
         desk.publish()
+    assert desk.publisher._connection is None, "whatever state it is in, it is not used again"
     assert not isinstance(failed.value, NotSent)
     assert 1 == wire.cuts, "and it was not tried again"
     with redis_server.client() as client:

@@ -531,6 +531,29 @@ def test_an_end_that_cannot_be_recorded_is_given_up_when_trust_ends(stage, log):
     assert stage.keeper.lease("id-report") is None
 
 
+@pytest.mark.parametrize("verb", ["finish", "requeue"])
+def test_a_heartbeat_that_meets_the_end_of_its_run_is_no_loss(stage, log, verb):
+    class Between(Faults):
+        def __getattr__(self, name):
+            ask = getattr(self.store, name)
+
+            def call(*args, **kwargs):
+                answer = ask(*args, **kwargs)
+                stage.keeper._renew([mine])  # the thread, before this answer is heard
+                return answer
+
+            return call if name == verb else ask
+
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=10_000))
+    stage.keeper.store = Between(stage.store)
+    if verb == "finish":
+        stage.keeper.finish(mine, "succeeded")
+    else:
+        assert stage.keeper.requeue(mine, delay=0, retries=1)
+    assert not mine.lost
+    assert [] == lines(log, "lost")
+
+
 def test_a_run_is_handed_over(stage, log):
     mine = stage.start()
     stage.keeper.hand_over(mine)

@@ -938,7 +938,9 @@ def test_a_run_of_a_job_this_node_does_not_have_spoils_no_later_tick(stage, log)
     beat.store = Returning(beat.store)
     stage.run(beat, 3_000)
     assert [] == lines(log, "this look failed")
+    assert [] == lines(log, "not published")
     assert {"sync"} == {message.headers["anarchon"]["job"] for message in stage.messages()}
+    assert ("released", 1) == (lambda run: (run.state, run.dispatch))(stage.the_run(job="gone"))
 
 
 # Hold-off ---------------------------------------------------------------------------------------

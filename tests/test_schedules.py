@@ -92,11 +92,11 @@ def test_wrong_schedules_are_reported_when_asked_and_not_when_made():
     assert repr(cron("nonsense")) and repr(every("10x"))
 
 
-class Lunar(schedules.BaseSchedule):  # type: ignore[misc]
+class Lunar(schedules.BaseSchedule):
     """Some kind of schedule that we cannot look into."""
 
 
-class OfficeHours(schedules.schedule):  # type: ignore[misc]
+class OfficeHours(schedules.schedule):
     """An interval that decides for itself."""
 
     def is_due(self, last_run_at):
@@ -414,7 +414,7 @@ def test_zones_without_a_place(zone, name):
 # Celery's crontab
 
 
-class OwnZone(schedules.crontab):  # type: ignore[misc]
+class OwnZone(schedules.crontab):
     """As django-celery-beat's TzAwareCrontab: it brings a zone along."""
 
     def __init__(self, *args, tz=None, **kwargs):
@@ -423,7 +423,7 @@ class OwnZone(schedules.crontab):  # type: ignore[misc]
             self.tz = tz
 
 
-class FixedZone(schedules.crontab):  # type: ignore[misc]
+class FixedZone(schedules.crontab):
     tz = ZoneInfo("America/New_York")
 
 

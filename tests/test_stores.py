@@ -1906,3 +1906,40 @@ def test_of_many_processes_at_one_instant_exactly_one_wins_each_slot(kind, reque
     assert everyone == begun
     assert list(range((T + RACED) * 1000, (T + RACED) * 1000 + RACED)) == fences
     store.close()
+
+
+
+def test_a_released_run_that_an_older_message_starts_is_a_takeover(story):
+    story.claim()
+    story.sent()
+    story.start()
+    story.release(token="t1")
+    assert story.start(token="t2") == Started(attempt=2, fence=T * 1000 + 1, trigger="takeover")
+    assert story.run().trigger == "takeover"
+
+
+def test_a_retry_may_start_as_long_after_its_requeue_where_the_clock_went_back(story):
+    story.claim()
+    story.sent()
+    story.start()
+    story.requeue(delay=MINUTE, retries=1)
+    story.expired()
+    story.now = T - HOUR
+    story.expired()
+    assert (story.run().deadline, story.run().not_before) == (T - HOUR + 6 * MINUTE, T - HOUR + MINUTE)
+
+
+def test_a_node_that_was_not_seen_for_a_day_is_forgotten_when_another_registers(store):
+    store.register(BEAT, [], now=T)
+    store.register(OTHER, [], now=T + DAY)
+    assert [node.name for node in store.nodes()] == ["one:1", "two:2"]
+    store.register(OTHER, [], now=T + DAY + 1)
+    assert [node.name for node in store.nodes()] == ["two:2"]
+
+
+def test_one_worker_that_died_is_one(story):
+    story.claim()
+    story.sent()
+    story.start()
+    story.now = T + HOUR
+    assert story.redispatch(max_crashes=1).run.reason == "1 worker died running it"

@@ -64,7 +64,10 @@ class Store(ABC):
     def register(
         self, node: Node, registrations: Sequence[Registration], *, now: int | None = None
     ) -> list[Registered]:
-        """Remember the node, its jobs and their schedule hashes; answer what is known of each."""
+        """Remember the node, its jobs and their schedule hashes; answer what is known of each.
+
+        Nodes that were not seen for a day are forgotten.
+        """
 
     @abstractmethod
     def claim(

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from .. import transitions
 from ..protocol import (
+    GONE_AFTER,
     ORPHANED_AFTER,
     Claim,
     Claimed,
@@ -77,6 +78,7 @@ class MemoryStore(Store):
         """See :meth:`Store.register`."""
 
         def step(ledger: Ledger, now: int) -> list[Registered]:
+            self._nodes = {id: known for id, known in self._nodes.items() if known.seen >= now - GONE_AFTER}
             self._nodes[node.id] = replace(node, seen=now)
             return transitions.register(ledger, now, registrations)
 

@@ -246,6 +246,10 @@ class Records:
         if not known.rowcount:
             connection.execute(insert(self.nodes), row)
 
+    def drop_nodes(self, connection: Connection, before: int) -> None:
+        """Forget nodes that were last seen before then."""
+        connection.execute(delete(self.nodes).where(self.nodes.c.seen < before))
+
     def all_nodes(self, connection: Connection) -> list[Node]:
         """Return all nodes, by name."""
         nodes = self.nodes.c

@@ -23,6 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from .. import transitions
 from ..errors import StoreError, StoreUnreachable, StoreUnusable
 from ..protocol import (
+    GONE_AFTER,
     Claim,
     Claimed,
     Expired,
@@ -166,6 +167,7 @@ class SqlStore(Store):
             loaded = self._records.load(connection, moment, jobs=[asked.job for asked in registrations])
             answer = transitions.register(loaded.ledger, moment.now, registrations)
             self._records.save(connection, loaded)
+            self._records.drop_nodes(connection, moment.now - GONE_AFTER)
             self._records.put_node(connection, replace(node, seen=moment.now))
             return answer
 

@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 class Cluster:
     """Starts nodes, and reads what happened from the store and from what the tasks wrote."""
 
-    def __init__(self, processes: Processes, folder: Path, schedule: dict, *, store: str, broker: dict, **conf):
+    def __init__(
+        self, processes: Processes, folder: Path, schedule: dict, *, store: str, broker: dict, **conf
+    ):
         self.processes = processes
         self.history_file = folder / 'history'
         conf = {

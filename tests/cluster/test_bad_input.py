@@ -72,12 +72,14 @@ def test_commands_exit_where_nodes_wait(processes, tmp_path, file_cluster):
 
 
 def test_status_and_runs_tell_what_happened_as_json(file_cluster):
-    cluster = file_cluster({**TICK, 'old': {'task': 'tests.cluster.app.plain', 'schedule': 1, 'args': ('old',)}})
+    old = {'task': 'tests.cluster.app.plain', 'schedule': 1, 'args': ('old',)}
+    cluster = file_cluster({**TICK, 'old': old})
     cluster.beat('beat-1')
     cluster.worker('w1', '-P', 'threads')
     cluster.run_where(lambda run: run.state == 'succeeded', 40, 'tick')
     cluster.run_where(lambda run: run.state == 'published', 40, 'old')
-    status, runs = cluster.command('status', '--json', name='status'), cluster.command('runs', '--json', name='runs')
+    status = cluster.command('status', '--json', name='status')
+    runs = cluster.command('runs', '--json', name='runs')
     assert (0, 0) == (status.wait(30), runs.wait(30))
     assert {'store', 'nodes', 'active', 'jobs'} == set(json.loads(status.output))
     found = json.loads(runs.output)
@@ -93,7 +95,8 @@ def test_a_header_of_an_unknown_version_is_given_back(redis_cluster):
     sender = cluster.processes.python(
         '-c',
         'from tests.cluster.app import quick\n'
-        'quick.apply_async(headers={"anarchon": {"v": 2, "job": "tick", "slot": "2026-10-10T12:00:30.000Z"}})',
+        'header = {"v": 2, "job": "tick", "slot": "2026-10-10T12:00:30.000Z"}\n'
+        'quick.apply_async(headers={"anarchon": header})',
         name='sender', env=cluster.env,
     )  # fmt: skip
     assert 0 == sender.wait(30)

@@ -15,7 +15,8 @@ OUTAGE = 10.0
 
 def job(task, schedule, *args, **policy):
     return {
-        'task': f'tests.cluster.app.{task}', 'schedule': schedule, 'args': args, 'options': {'anarchon': policy},
+        'task': f'tests.cluster.app.{task}', 'schedule': schedule, 'args': args,
+        'options': {'anarchon': policy},
     }  # fmt: skip
 
 
@@ -56,8 +57,8 @@ def test_the_store_stops_for_ten_seconds(redis_cluster, own_redis_server, broker
     assert all(process.alive for process in [*workers, *beats])
     for name in ('latest', 'none'):
         assert [] == undecided(cluster, name, begin, back)
-    assert ['catch-up'] == [run.trigger for run in ran(cluster, 'latest', begin, back) if run.trigger != 'scheduled']
-    assert [] == [run.trigger for run in ran(cluster, 'none', begin, back) if run.trigger != 'scheduled']
+    assert ['catch-up'] == caught_up(cluster, 'latest', begin, back)
+    assert [] == caught_up(cluster, 'none', begin, back)
     assert 1 == len([run for run in cluster.runs('latest') if run.state == 'missed' and run.slot > begin])
     assert {1} == {count for key, count in cluster.started().items() if key.slot > begin}
 
@@ -66,8 +67,10 @@ def state_of(run):
     return run.state, run.attempt
 
 
-def ran(cluster, name, begin, end):
-    return [run for run in cluster.runs(name) if begin < run.slot <= end and run.state == 'succeeded']
+def caught_up(cluster, name, begin, end):
+    """What ran that was late."""
+    ran = [run for run in cluster.runs(name) if begin < run.slot <= end and run.state == 'succeeded']
+    return [run.trigger for run in ran if run.trigger != 'scheduled']
 
 
 def undecided(cluster, name, begin, end):
@@ -112,7 +115,8 @@ def test_a_message_that_comes_while_the_store_is_away_is_neither_run_nor_lost(
     redis_cluster, own_redis_server, broker
 ):
     """The worker starts after the store stopped, so that the message meets no store."""
-    cluster = redis_cluster({'long': job('quick', '1h')}, broker_url=broker.url(), anarchon_first_catch_up='1d')
+    schedule = {'long': job('quick', '1h')}
+    cluster = redis_cluster(schedule, broker_url=broker.url(), anarchon_first_catch_up='1d')
     cluster.beat('beat-1')
     queued = cluster.run_where(lambda run: run.state == 'queued', 30, 'long')
     own_redis_server.stop()

@@ -18,7 +18,7 @@ def slow_job(seconds, every='1h'):
 
 
 def running_cluster(make, seconds=20, pool='prefork', **conf):
-    """A cluster of two beats and two workers, one of which runs the job; return both workers, holder first."""
+    """Two beats and two workers, one of which runs the job; return both workers, the holder first."""
     cluster = make(
         slow_job(seconds), anarchon_lease=LEASE, anarchon_first_catch_up='1d', task_acks_late=False, **conf
     )
@@ -34,7 +34,10 @@ def running_cluster(make, seconds=20, pool='prefork', **conf):
 
 
 def second_attempt(cluster, deadline=15):
-    return wait_until(lambda: next((h for h in cluster.history('start') if h['attempt'] == 2), None), deadline)
+    def look():
+        return next((line for line in cluster.history('start') if line['attempt'] == 2), None)
+
+    return wait_until(look, deadline)
 
 
 def test_a_killed_workers_run_is_taken_over_after_its_lease(redis_cluster):

@@ -13,7 +13,9 @@ local function rewind()
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', DEADLINES, '(' .. text(now), '+inf')) do
     local run = find_run(named(member))
     if run and ACTIVE[run.state] and run.span and run.deadline > now + run.span then
-      put_run(run, lasting(run.span, {}))
+      -- A retry's time moves with its deadline.
+      local ahead = run.deadline - (now + run.span)
+      put_run(run, lasting(run.span, run.not_before and {not_before = run.not_before - ahead} or {}))
     end
   end
 end

@@ -9,7 +9,9 @@ local REDISPATCHED = {claimed = 'won', cancelled = 'cancelled', abandoned = 'aba
 
 -- Why the run is given up, if it is.
 local function hopeless(run, crashes, max_crashes)
-  if crashes >= max_crashes then return text(crashes) .. ' workers died running it' end
+  if crashes >= max_crashes then
+    return text(crashes) .. ' worker' .. (crashes > 1 and 's' or '') .. ' died running it'
+  end
   if run.unstarted >= MAX_DISPATCHES then
     return 'dispatched ' .. text(run.unstarted) .. ' times and never started'
   end

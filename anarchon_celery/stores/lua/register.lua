@@ -2,7 +2,7 @@
 -- Asked: node {id, name, kind}; jobs [{job, hash, cursor?, first_seen?, supervised}]
 -- Answers: [{floor?, first_seen, effective, supervised}]
 -- Keys: nodes, jobs, job:<job>
-local REMEMBERED_HASHES = 8
+local REMEMBERED_HASHES, GONE_AFTER = 8, 86400000
 
 -- A job no node has registered here: new, or learnt back from the memory of a node.
 local function learnt(started, one)
@@ -46,6 +46,17 @@ local function register(one)
   }
 end
 
+-- Nodes come and go; who was not seen for a day is gone.
+local function forget_gone()
+  local found = redis.call('HGETALL', NODES)
+  for at = 1, #found, 2 do
+    local read, node = pcall(cjson.decode, found[at + 1])
+    local seen = read and type(node) == 'table' and tonumber(node.seen)
+    if not seen or seen < now - GONE_AFTER then redis.call('HDEL', NODES, found[at]) end
+  end
+end
+
+forget_gone()
 see(asked.node)
 local answers = {}
 for place, one in ipairs(asked.jobs) do answers[place] = register(one) end

@@ -37,11 +37,12 @@ local function mint(name)
 end
 
 local function start(run, is_new)
-  local fence, trigger = mint(run.job), run.trigger
+  local fence = mint(run.job)
   -- Celery's own retry goes on under the same number.
   local attempt = run.attempt + (run.retries and 0 or 1)
+  local trigger = run.attempt > 0 and not run.retries and 'takeover' or run.trigger
   put_run(run, lasting(asked.lease, {
-    state = 'running', attempt = attempt, fence = fence, owner = asked.worker, token = asked.token,
+    state = 'running', attempt = attempt, trigger = trigger, fence = fence, owner = asked.worker, token = asked.token,
     task_id = asked.task_id or false, lease = asked.lease, started_at = now, finished_at = false,
     reason = false, unstarted = 0, retries = false, not_before = false,
   }), is_new)
