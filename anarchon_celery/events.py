@@ -25,10 +25,14 @@ def log_runs(wanted: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened; ``str()`` of it is its line in the log."""
+    """Something that happened; ``str()`` of it is its line in the log, made from ``line``."""
 
     level: ClassVar[int] = logging.INFO
     logger: ClassVar[logging.Logger] = _nodes_logger
+    line: ClassVar[str]
+
+    def __str__(self) -> str:
+        return self.line.format(it=self)
 
 
 def emit(event: Event) -> None:
@@ -43,15 +47,16 @@ def emit(event: Event) -> None:
 class BeatStarted(Event):
     """A beat knows its jobs and the store knows it."""
 
+    line = "started as {it.node} (store {it.store}, {it.jobs} {it.noun}, lease {it.lease})"
     node: str
     store: str
     jobs: int
     lease: str
 
-    def __str__(self) -> str:
-        """Return the line."""
-        noun = "job" if self.jobs == 1 else "jobs"
-        return f"started as {self.node} (store {self.store}, {self.jobs} {noun}, lease {self.lease})"
+    @property
+    def noun(self) -> str:
+        """What there are so many of."""
+        return "job" if self.jobs == 1 else "jobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +64,8 @@ class Noted(Event):
     """Something a person should know about the settings."""
 
     level = logging.WARNING
+    line = "{it.note}"
     note: str
-
-    def __str__(self) -> str:
-        """Return the line."""
-        return self.note
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,8 @@ class JobRefused(Event):
     """An entry that cannot be meant; the other jobs go on."""
 
     level = logging.ERROR
+    line = "{it.reason}; this job stays out, the others go on"
     reason: str
-
-    def __str__(self) -> str:
-        """Return the line."""
-        return f"{self.reason}; this job stays out, the others go on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +82,16 @@ class StoreLost(Event):
     """The store did not answer; the node waits and tries again."""
 
     level = logging.WARNING
+    line = "waiting for the store: {it.reason}; trying again in {it.retry_in:g} s"
     reason: str
     retry_in: float
-
-    def __str__(self) -> str:
-        """Return the line."""
-        return f"waiting for the store: {self.reason}; trying again in {self.retry_in:g} s"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreBack(Event):
     """The store answers again."""
 
-    def __str__(self) -> str:
-        """Return the line."""
-        return "the store answers again"
+    line = "the store answers again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +99,16 @@ class BrokerLost(Event):
     """There is no connection to the broker: claimed runs are given back, so that others have them."""
 
     level = logging.WARNING
+    line = "waiting for the broker: {it.reason}; trying again in {it.retry_in:g} s"
     reason: str
     retry_in: float
-
-    def __str__(self) -> str:
-        """Return the line."""
-        return f"waiting for the broker: {self.reason}; trying again in {self.retry_in:g} s"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerBack(Event):
     """The broker takes messages again."""
 
-    def __str__(self) -> str:
-        """Return the line."""
-        return "the broker takes messages again"
+    line = "the broker takes messages again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +116,8 @@ class TickFailed(Event):
     """Something nobody thought of; beat outlives it."""
 
     level = logging.ERROR
+    line = "this look failed, the next one follows: {it.reason}"
     reason: str
-
-    def __str__(self) -> str:
-        """Return the line."""
-        return f"this look failed, the next one follows: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +125,9 @@ class HeldOff(Event):
     """The node was stalled or the store's clock jumped: it takes nothing over for a while."""
 
     level = logging.WARNING
+    line = "{it.why}: takes over no running run for {it.seconds:g} s"
     why: str
     seconds: float
-
-    def __str__(self) -> str:
-        """Return the line."""
-        return f"{self.why}: takes over no running run for {self.seconds:g} s"
 
 
 # runs -------------------------------------------------------------------------------------------
@@ -157,92 +140,59 @@ class RunEvent(Event):
     logger = _runs_logger
     key: RunKey
 
-    def __str__(self) -> str:
-        """Return the line: the slot, and what happened to it."""
-        return f"{self.key}: {self.what}"
-
-    @property
-    def what(self) -> str:
-        """What happened, as the log says it."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True, slots=True)
 class RunDispatched(RunEvent):
     """A beat published the run."""
 
+    line = "{it.key}: dispatched by {it.node} (attempt {it.attempt}, {it.trigger})"
     node: str
     attempt: int
     trigger: str
-
-    @property
-    def what(self) -> str:
-        """What happened."""
-        return f"dispatched by {self.node} (attempt {self.attempt}, {self.trigger})"
 
 
 @dataclass(frozen=True, slots=True)
 class RunStarted(RunEvent):
     """A worker began the run."""
 
+    line = "{it.key}: started on {it.worker} (attempt {it.attempt}, {it.trigger})"
     worker: str
     attempt: int
     trigger: str
-
-    @property
-    def what(self) -> str:
-        """What happened."""
-        return f"started on {self.worker} (attempt {self.attempt}, {self.trigger})"
 
 
 @dataclass(frozen=True, slots=True)
 class RunFinished(RunEvent):
     """The task returned and its result is stored."""
 
+    line = "{it.key}: finished in {it.ms} ms"
     ms: int
-
-    @property
-    def what(self) -> str:
-        """What happened."""
-        return f"finished in {self.ms} ms"
 
 
 @dataclass(frozen=True, slots=True)
 class RunFailed(RunEvent):
     """The task raised: a final end."""
 
+    line = "{it.key}: failed after {it.ms} ms: {it.error}"
     ms: int
     error: str
-
-    @property
-    def what(self) -> str:
-        """What happened."""
-        return f"failed after {self.ms} ms: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunRetried(RunEvent):
     """The task asked Celery for a retry; the run waits for it under the same attempt."""
 
+    line = "{it.key}: retry {it.retries} requested after {it.ms} ms"
     ms: int
     retries: int
-
-    @property
-    def what(self) -> str:
-        """What happened."""
-        return f"retry {self.retries} requested after {self.ms} ms"
 
 
 @dataclass(frozen=True, slots=True)
 class RunHandedOver(RunEvent):
     """The task stopped when asked, and the run was given up on purpose."""
 
+    line = "{it.key}: interrupted after {it.ms} ms, handed over to another instance"
     ms: int
-
-    @property
-    def what(self) -> str:
-        """What happened."""
-        return f"interrupted after {self.ms} ms, handed over to another instance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,25 +200,17 @@ class RunLost(RunEvent):
     """The lease is gone while the task runs; the task is told."""
 
     level = logging.WARNING
+    line = "{it.key}: lease lost after {it.ms} ms: {it.reason}"
     ms: int
     reason: str
-
-    @property
-    def what(self) -> str:
-        """What happened."""
-        return f"lease lost after {self.ms} ms: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSkipped(RunEvent):
     """Somebody else has the slot, or nobody gets it: ``why`` is one word."""
 
+    line = "{it.key}: skipped ({it.why})"
     why: str
-
-    @property
-    def what(self) -> str:
-        """What happened."""
-        return f"skipped ({self.why})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +218,8 @@ class RunAbandoned(RunEvent):
     """The run is given up for good."""
 
     level = logging.ERROR
+    line = "{it.key}: abandoned: {it.reason}"
     reason: str
-
-    @property
-    def what(self) -> str:
-        """What happened."""
-        return f"abandoned: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,13 +227,9 @@ class MessageGivenBack(RunEvent):
     """A message this worker cannot run now is published again, for later or for another worker."""
 
     level = logging.WARNING
+    line = "{it.key}: given back for {it.delay:g} s: {it.reason}"
     reason: str
     delay: float
-
-    @property
-    def what(self) -> str:
-        """What happened."""
-        return f"given back for {self.delay:g} s: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,14 +237,14 @@ class RunNotPublished(RunEvent):
     """The message of a claimed run is not out, or perhaps not."""
 
     level = logging.ERROR
+    line = "{it.key}: not published, {it.fate}: {it.reason}"
     reason: str
     certain: bool
 
     @property
-    def what(self) -> str:
-        """What happened."""
-        fate = "given back" if self.certain else "perhaps out, so its deadline decides"
-        return f"not published, {fate}: {self.reason}"
+    def fate(self) -> str:
+        """What becomes of the run."""
+        return "given back" if self.certain else "perhaps out, so its deadline decides"
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,10 +252,6 @@ class RunUnrecorded(RunEvent):
     """The end of a run could not be written while its lease was trusted; it will run again."""
 
     level = logging.ERROR
+    line = "{it.key}: {it.outcome}, but that could not be recorded: {it.reason}"
     outcome: str
     reason: str
-
-    @property
-    def what(self) -> str:
-        """What happened."""
-        return f"{self.outcome}, but that could not be recorded: {self.reason}"

@@ -1,20 +1,21 @@
 """The transitions of the protocol, as pure functions over a ledger.
 
-A :class:`Ledger` holds the jobs and runs one step looks at; each function reads it, puts the
-changed records back and answers. The memory store keeps one ledger for good, the SQL store loads
-the rows a step needs and writes what changed: both in one atomic step, so that what stands here is
-what happens. The Lua scripts of the Redis store say the same in their language, and are held
-against this by the tests.
+A :class:`~anarchon_celery.ledger.Ledger` holds the jobs and runs one step looks at; each function
+reads it, puts the changed records back and answers. The memory store keeps one ledger for good, the
+SQL store loads the rows a step needs and writes what changed: both in one atomic step, so that what
+stands here is what happens. The Lua scripts of the Redis store say the same in their language, and
+are held against this by the tests.
 
 The order is that of a run's life.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from .ledger import Ledger
 from .protocol import (
     LONGEST_START_TIMEOUT,
     MAX_DISPATCHES,
@@ -39,47 +40,6 @@ from .protocol import (
 
 #: How many schedule hashes of a job are remembered: more than deploys overlap.
 REMEMBERED_HASHES = 8
-
-
-class Ledger:
-    """The records one step works on, and which of them it changed."""
-
-    def __init__(self, jobs: Iterable[Job] = (), runs: Iterable[Run] = (), *, created: int = 0) -> None:
-        """Hold these records; ``created`` is when the store came to be."""
-        self.created = created
-        self.jobs = {job.name: job for job in jobs}
-        self.runs: dict[RunKey, Run] = {}
-        self.active: dict[str, dict[RunKey, Run]] = {}
-        for run in runs:
-            self._index(run)
-        self.changed_jobs: dict[str, Job] = {}
-        self.changed_runs: dict[RunKey, Run] = {}
-
-    def put_job(self, job: Job) -> None:
-        """Record a job."""
-        self.jobs[job.name] = self.changed_jobs[job.name] = job
-
-    def put_run(self, run: Run) -> Run:
-        """Record a run, and return it."""
-        self._index(run)
-        self.changed_runs[run.key] = run
-        return run
-
-    def drop_run(self, key: RunKey) -> None:
-        """Forget an ended run."""
-        self.runs.pop(key, None)
-
-    def others_active(self, key: RunKey) -> bool:
-        """Whether the job of this run has another run that is active."""
-        return any(other != key for other in self.active.get(key.job, ()))
-
-    def _index(self, run: Run) -> None:
-        self.runs[run.key] = run
-        of_job = self.active.setdefault(run.job, {})
-        if run.active:
-            of_job[run.key] = run
-        else:
-            of_job.pop(run.key, None)
 
 
 # register ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / 'anarchon_celery'
 ROOMS = [  # from the ground up; a new module gets its room here
-    'errors durations slots wallclock protocol transitions trust patience',
+    'errors durations slots wallclock protocol ledger transitions trust patience',
     'stores',
     'config crontexts schedules entries plan events headers dispatch scheduler'
     ' lease keeper task worker fencing',

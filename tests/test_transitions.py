@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from anarchon_celery.ledger import Ledger
 from anarchon_celery.protocol import (
     ACTIVE,
     ENDED,
@@ -26,7 +27,6 @@ from anarchon_celery.protocol import (
 )
 from anarchon_celery.transitions import (
     REMEMBERED_HASHES,
-    Ledger,
     claim,
     finish,
     forget,

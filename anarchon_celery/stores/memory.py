@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from .. import transitions
+from ..ledger import Ledger
 from ..protocol import (
     GONE_AFTER,
     ORPHANED_AFTER,
@@ -32,7 +33,6 @@ from ..protocol import (
     Start,
     Started,
 )
-from ..transitions import Ledger
 from . import Store
 
 Answer = TypeVar("Answer")

@@ -29,8 +29,8 @@ from sqlalchemy import (
     update,
 )
 
+from ..ledger import Ledger
 from ..protocol import ENDED, ORPHANED_AFTER, Expired, Job, Node, Run, RunKey
-from ..transitions import Ledger
 from .tables import JOB, LIVE, NODE, OVER, RUN, Moment, Shape, Tables
 
 logger = logging.getLogger(__name__)

@@ -22,6 +22,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from .. import transitions
 from ..errors import StoreError, StoreUnreachable, StoreUnusable
+from ..ledger import Ledger
 from ..protocol import (
     GONE_AFTER,
     Claim,
@@ -43,7 +44,6 @@ from ..protocol import (
     Start,
     Started,
 )
-from ..transitions import Ledger
 from . import Store
 from .dialects import DIALECTS
 from .records import Records

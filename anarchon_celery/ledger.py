@@ -1,0 +1,48 @@
+"""The ledger: the records that one step of the protocol looks at, and which of them it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .protocol import Job, Run, RunKey
+
+
+class Ledger:
+    """The records one step works on, and which of them it changed."""
+
+    def __init__(self, jobs: Iterable[Job] = (), runs: Iterable[Run] = (), *, created: int = 0) -> None:
+        """Hold these records; ``created`` is when the store came to be."""
+        self.created = created
+        self.jobs = {job.name: job for job in jobs}
+        self.runs: dict[RunKey, Run] = {}
+        self.active: dict[str, dict[RunKey, Run]] = {}
+        for run in runs:
+            self._index(run)
+        self.changed_jobs: dict[str, Job] = {}
+        self.changed_runs: dict[RunKey, Run] = {}
+
+    def put_job(self, job: Job) -> None:
+        """Record a job."""
+        self.jobs[job.name] = self.changed_jobs[job.name] = job
+
+    def put_run(self, run: Run) -> Run:
+        """Record a run, and return it."""
+        self._index(run)
+        self.changed_runs[run.key] = run
+        return run
+
+    def drop_run(self, key: RunKey) -> None:
+        """Forget an ended run."""
+        self.runs.pop(key, None)
+
+    def others_active(self, key: RunKey) -> bool:
+        """Whether the job of this run has another run that is active."""
+        return any(other != key for other in self.active.get(key.job, ()))
+
+    def _index(self, run: Run) -> None:
+        self.runs[run.key] = run
+        of_job = self.active.setdefault(run.job, {})
+        if run.active:
+            of_job[run.key] = run
+        else:
+            of_job.pop(run.key, None)
