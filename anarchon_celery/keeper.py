@@ -121,7 +121,11 @@ class Keeper:
             self.store.requeue, lease.key, lease.token, delay=delay, retries=retries,
             start_timeout=lease.order.start_timeout,
         )  # fmt: skip
-        waiting = self._persist(requeue, until=lambda: lease.trusted_until)
+        try:
+            waiting = self._persist(requeue, until=lambda: lease.trusted_until)
+        except StoreError:
+            lease.ending = False
+            raise
         self.let_go(lease)
         return waiting
 

@@ -10,7 +10,9 @@ import redis
 
 from anarchon_celery.protocol import Run
 from anarchon_celery.slots import iso
-from example_project.demo import Interruption, Line, Told, differences
+from example_project.demo.stage import Line
+from example_project.demo.story import Interruption, Told
+from example_project.demo.verdict import differences
 from tests.processes import wait_until
 
 ROOT = Path(__file__).parents[1]

@@ -199,7 +199,7 @@ def boom():
         ({"options": {"countdown": "soon"}}, "TypeError: "),
         ({"options": {"serializer": "nonsense"}}, "SerializerNotInstalled: "),
     ],
-    ids=str,
+    ids=["not encodable", "lazy argument", "lazy keyword", "no arguments", "countdown", "serializer"],
 )
 def test_what_is_wrong_with_the_message_itself_is_said_in_one_line(desk, fields, line):
     with pytest.raises(NotSent) as failed:

@@ -600,6 +600,18 @@ def test_a_retry_of_a_run_that_was_lost_is_refused(stage):
     assert not stage.keeper.requeue(mine, delay=0, retries=1)
 
 
+def test_a_retry_that_cannot_be_recorded_leaves_the_lease_to_be_confirmed(stage):
+    mine = stage.start(policy=Policy(lease=700, heartbeat=350))
+    stage.keeper.let_go(mine)  # the heartbeat has no part in this
+    stage.keeper._leases[mine.task_id] = mine
+    stage.faults.fails["requeue"] = 1_000
+    with pytest.raises(StoreError):
+        stage.keeper.requeue(mine, delay=0, retries=1)
+    stage.take_over()
+    stage.keeper.confirm(mine)
+    assert "taken over as attempt 2" == mine.reason
+
+
 def test_a_start_whose_answer_was_lost_is_asked_again_under_the_same_token(stage):
     stage.faults.lose_answers["start"] = 1
     mine = stage.start()

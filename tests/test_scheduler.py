@@ -548,7 +548,7 @@ def test_a_bad_entry_is_reported_once_in_one_line_and_the_others_run(stage, log,
 @pytest.mark.parametrize(
     "options",
     [{"countdown": "soon"}, {"priority": {}, "serializer": "nonsense"}, {"expires": object()}],
-    ids=str,
+    ids=["countdown", "serializer", "expires"],
 )
 def test_what_cannot_be_published_is_said_and_disturbs_no_other(stage, log, options):
     bad = {"bad": {"task": "t", "schedule": 1, "options": options}}
