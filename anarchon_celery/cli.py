@@ -77,7 +77,7 @@ def status(desk: Desk, as_json: bool) -> None:
         })
         return
     print_ = _printer()
-    print_(f"store {desk.store.shown}, {len(jobs)} jobs")
+    print_(f"store {desk.store.shown}, {len(jobs)} job{'s' * (len(jobs) != 1)}")
     print_(_table(("node", "kind", "last seen"), [(n.name, n.kind, _instant(n.seen)) for n in nodes]))
     print_(_runs_table(active) if active else "no run is active")
 

@@ -8,7 +8,7 @@ is given back, so that a node with a working broker has it; else its deadline de
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from celery import Celery
@@ -28,6 +28,14 @@ _NEVER_CONNECTED = (ConnectionRefusedError, socket.gaierror)
 _NOTHING_WENT_OUT = (EncodeError, SerializerNotInstalled, QueueNotFound, TypeError)
 
 
+#: By the transport's driver. A broker that hangs must not hang beat; an AMQP publication counts when
+#: the broker confirms it: on a connection that has died unseen it would vanish without an error.
+_TRANSPORT_OPTIONS: dict[str, Callable[[float], dict[str, Any]]] = {
+    "redis": lambda patience: {"socket_timeout": patience, "socket_connect_timeout": patience},
+    "amqp": lambda patience: {"read_timeout": patience, "write_timeout": patience, "confirm_publish": True},
+}
+
+
 class NotSent(Exception):
     """The message is certainly not out, for a reason of its own."""
 
@@ -39,9 +47,10 @@ class BrokerDown(NotSent):
 class Publisher:
     """Publishes runs over one connection of its own, made anew after a failure."""
 
-    def __init__(self, app: Celery) -> None:
-        """Connect at the first publication."""
+    def __init__(self, app: Celery, *, patience: float = 5.0) -> None:
+        """Connect at the first publication; wait ``patience`` seconds for the broker at most."""
         self.app = app
+        self.patience = patience
         self._connection: Any = None
         self._producer: Any = None
 
@@ -68,12 +77,20 @@ class Publisher:
     def _connected(self) -> Any:
         if self._producer is None:
             try:
-                self._connection = self.app.connection_for_write()
+                self._connection = self._connect()
                 self._producer = self.app.amqp.Producer(self._connection.channel(), auto_declare=False)
             except Exception as reason:
                 self.close()
                 raise BrokerDown(in_one_line(reason)) from reason
         return self._producer
+
+    def _connect(self) -> Any:
+        """Connect with timeouts below the claim's, which Celery's defaults for publishers lack."""
+        connection = self.app.connection_for_write(connect_timeout=self.patience)
+        options = _TRANSPORT_OPTIONS.get(connection.transport.driver_type, _no_options)(self.patience)
+        connection.transport_options = {**options, **(connection.transport_options or {})}
+        # Once, and without the pause that kombu makes before it gives up.
+        return connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, interval_max=0)
 
     def _send(self, entry: ScheduleEntry, run: Run, policy: Policy, task_id: str, producer: Any) -> None:
         options = {name: value for name, value in entry.options.items() if name != headers.HEADER}
@@ -103,6 +120,10 @@ class Publisher:
                 connection.release()
             except Exception:  # a dead connection may fail to close: it is dead either way
                 return
+
+
+def _no_options(patience: float) -> dict[str, Any]:
+    return {}
 
 
 def _causes(reason: BaseException | None) -> Iterator[BaseException]:

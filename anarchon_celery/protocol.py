@@ -319,9 +319,13 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stale:
-    """The message may not start its run; ``why`` is a state or a word."""
+    """The message may not start its run; ``why`` is a state or a word.
+
+    ``wait`` is set where the message only came too early: the milliseconds until it may.
+    """
 
     why: str
+    wait: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,19 +18,16 @@ from typing import Any
 from celery import beat
 
 from .config import Config, redacted
-from .dispatch import BrokerDown, NotSent, Publisher, in_one_line
+from .dispatch import Publisher, in_one_line
+from .dispatcher import Dispatcher
 from .entries import Entry, planned, read_entry
 from .errors import AnarchonError, SettingError, StoreError
 from .events import (
     BeatStarted,
-    BrokerBack,
-    BrokerLost,
     HeldOff,
     JobRefused,
     Noted,
     RunAbandoned,
-    RunDispatched,
-    RunNotPublished,
     SlotSkipped,
     StoreBack,
     StoreLost,
@@ -40,7 +37,7 @@ from .events import (
 )
 from .patience import Patience
 from .plan import Plan
-from .protocol import Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey, Sent
+from .protocol import Claim, Claimed, Node, Offer, Redispatch, Run
 from .stores import CHUNK, Store, new_nonce, open_store
 from .trust import HoldOff, trusted_until
 
@@ -55,10 +52,6 @@ PRUNE_AT_ONCE = 500
 
 #: The most ended runs kept of one job.
 HISTORY_PER_JOB = 1_000
-
-
-#: For how long a run is given back (ms): one whose message cannot be made, one whose job we do not have.
-NOT_PUBLISHABLE, NOT_OURS = 10_000, 1_000
 
 
 class Scheduler(beat.Scheduler):  # type: ignore[misc]
@@ -84,10 +77,14 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             emit(Noted(warning))
         self.node = Node(id=new_nonce(), name=config.node)
         self.store = _store(config)
-        self.publisher = Publisher(self.app)
+        self.publisher = Publisher(self.app, patience=config.claim_timeout / 2000)
         self.plan = Plan(
             node=self.node.id, claim_timeout=config.claim_timeout, first_catch_up=config.first_catch_up
         )
+        self.dispatcher = Dispatcher(
+            node=self.node, store=self.store, publisher=self.publisher, plan=self.plan,
+            entries=self.schedule, config=config,
+        )  # fmt: skip
         self._begin()
         self.install_default_entries(self.data)
         self.update_from_dict(self.app.conf.beat_schedule)
@@ -99,10 +96,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self._poll_at = self._prune_at = 0
         self._wake_at: float | None = None
         self._hold_off = HoldOff()
-        self._store_patience, self._broker_patience = Patience(), Patience()
+        self._store_patience = Patience()
         self._questions: list[Question] = []  # not yet answered
-        self._claims: dict[RunKey, Run] = {}  # won and not yet published
-        self._marks: list[Sent] = []  # published and not yet recorded
 
     def update_from_dict(self, entries: Any) -> None:
         """Take entries; a wrong one is reported in one line and stays out."""
@@ -159,7 +154,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def _publish_due(self) -> None:
         """Claim what came due, in chunks, and publish what was won."""
-        self._record(())
+        self.dispatcher.record()
         offers = self.plan.due(self.store.clock.now())
         self._questions += [Question(some, new_nonce()) for some in _offer_chunks(offers)]
         while self._questions:
@@ -169,7 +164,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             self._questions.pop(0)  # answered: what is published from here on is not asked again
             if too_old:
                 self.plan.offer_again(question.offers)
-            self._publish(claims, question.asked_at)
+            self.dispatcher.publish(claims, question.asked_at)
 
     def _ask(self, question: Question) -> list[Claim]:
         """Put the question, under the nonce it had before if its answer was lost."""
@@ -200,8 +195,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         now = self.store.clock.now()
         if self._poll_at - self.config.poll <= now < self._poll_at:  # further off: the clock went back
             return
-        if self._broker_patience.lasts(self.store.clock.monotonic()):
-            self._poll_at = now + self.config.poll
+        if self.dispatcher.waits_for_broker:
+            self._poll_at = self._next_poll(now)
             return
         after = None
         while True:
@@ -212,7 +207,12 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
                 break
             after = (page.runs[-1].deadline or 0, page.runs[-1].key)
         now = self.store.clock.now()
-        self._poll_at = min(now + self.config.poll, max(page.next_deadline or now + self.config.poll, now))
+        self._poll_at = min(self._next_poll(now), max(page.next_deadline or now + self.config.poll, now))
+
+    def _next_poll(self, now: int) -> int:
+        """Poll at a beat of this node's own, so that several nodes see what was left the sooner."""
+        phase = int(self.node.id[:8], 16)
+        return now + self.config.poll - (now - phase) % self.config.poll
 
     def _may_take(self, run: Run, orphaned: frozenset[str]) -> bool:
         if run.job not in self.plan.jobs:
@@ -228,7 +228,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         for claim in claims:
             if claim.answer == "abandoned" and claim.run is not None:
                 emit(RunAbandoned(claim.key, claim.run.reason or ""))
-        self._publish(claims, asked_at)
+        self.dispatcher.publish(claims, asked_at)
 
     def _as_seen(self, run: Run) -> Redispatch:
         job = self.plan.jobs.get(run.job)
@@ -236,60 +236,6 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         return Redispatch(
             key=run.key, state=run.state, dispatch=run.dispatch, deadline=run.deadline or 0,
             max_crashes=policy.max_crashes, claim_timeout=self.config.claim_timeout,
-        )  # fmt: skip
-
-    # publishing ---------------------------------------------------------------------------------
-
-    def _publish(self, claims: Iterable[Claim], asked_at: float) -> None:
-        """Send each run we won while we may still trust the claim; then record them in one call."""
-        trusted = trusted_until(asked_at, self.config.claim_timeout)
-        self._claims.update((claim.key, claim.run) for claim in claims if claim.won and claim.run is not None)
-        given_back: list[Release] = []
-        for key, run in list(self._claims.items()):
-            delay = self._send(run) if self.store.clock.monotonic() < trusted else 0
-            if delay is not None:
-                given_back.append(Release(key=key, nonce=run.nonce, delay=delay))
-            self._claims.pop(key, None)
-        self._record(given_back)
-
-    def _record(self, given_back: Sequence[Release]) -> None:
-        """Record what was published, and give back what was not."""
-        if self._marks:
-            self.store.sent(self._marks)
-            self._marks = []
-        if given_back:
-            self.store.release(given_back)
-
-    def _send(self, run: Run) -> int | None:
-        """Publish one run; if its message is certainly not out, return for how long to give it back (ms)."""
-        if run.job not in self.plan.jobs:
-            return NOT_OURS
-        if self._broker_patience.lasts(self.store.clock.monotonic()):
-            return 0  # at once: another node may have a broker
-        self._claims.pop(run.key)  # from here on the message may be out
-        try:
-            task_id = self.publisher.publish(self.schedule[run.job], run, self.plan.jobs[run.job].policy)
-        except BrokerDown as reason:
-            emit(BrokerLost(str(reason), self._broker_patience.begin(self.store.clock.monotonic())))
-            return 0
-        except NotSent as reason:
-            emit(RunNotPublished(run.key, str(reason), certain=True))
-            return NOT_PUBLISHABLE
-        except Exception as reason:
-            emit(RunNotPublished(run.key, in_one_line(reason), certain=False))
-            return None
-        if self._broker_patience.end():
-            emit(BrokerBack())
-        self._marks.append(self._sent(run, task_id))
-        emit(RunDispatched(run.key, self.node.name, run.attempt + (run.retries is None), run.trigger))
-        return None
-
-    def _sent(self, run: Run, task_id: str) -> Sent:
-        job = self.plan.jobs[run.job]
-        return Sent(
-            key=run.key, dispatch=run.dispatch, task_id=task_id, supervised=job.supervised,
-            countdown=round(1000 * float(self.schedule[run.job].options.get("countdown") or 0)),
-            start_timeout=job.policy.start_timeout,
         )  # fmt: skip
 
     # when things go wrong -----------------------------------------------------------------------
@@ -345,13 +291,10 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def close(self) -> None:
         """Give back what was claimed and not published; called in the middle of a tick and again after it."""
-        if not hasattr(self, "publisher") or self._ticking:
+        if not hasattr(self, "dispatcher") or self._ticking:
             return
-        given_back = [Release(key=key, nonce=run.nonce) for key, run in self._claims.items()]
-        self._claims.clear()
         try:
-            if given_back or self._marks:
-                self._record(given_back)
+            self.dispatcher.close()
         except StoreError as reason:
             emit(StoreLost(str(reason), 0))
         self.publisher.close()

@@ -107,6 +107,8 @@ class Task(CeleryTask):  # type: ignore[misc]
         except StoreError as reason:
             self._give_back(order.key, str(reason))
         if isinstance(answer, Stale):
+            if answer.wait:  # this host's clock runs ahead of the one that asked for the retry
+                self._give_back(order.key, answer.why, delay=answer.wait / 1000)
             emit(SlotSkipped(order.key, "stale"))
             raise Ignore(f"{order.key}: {answer.why}")
         emit(RunStarted(order.key, name, answer.attempt, answer.trigger))
@@ -132,6 +134,8 @@ def _settle(keeper: Keeper, lease: HeldLease, reason: Exception | None = None) -
     """Leave the body: what ``check()`` said counts, whatever the body made of it."""
     if lease.waiting_for_retry:
         return
+    if isinstance(reason, RunEnded):  # raised by check(), or by the body itself
+        lease.raised = reason
     if lease.out_of_trust and not lease.lost:
         keeper.confirm(lease)
     if lease.lost or isinstance(lease.raised, LeaseLost):

@@ -258,6 +258,8 @@ def start(ledger: Ledger, now: int, asked: Start) -> Started | Stale:
         return Started(attempt=run.attempt, fence=run.fence, trigger=run.trigger)
     if why := _not_startable(ledger, run, now, asked):
         return Stale(why=why)
+    if run.not_before is not None and run.not_before > now:
+        return Stale(why="too early for its retry", wait=run.not_before - now)
     return _start(ledger, run, now, asked)
 
 
@@ -274,9 +276,7 @@ def _recorded_anew(ledger: Ledger, asked: Start) -> Run | None:
 
 def _not_startable(ledger: Ledger, run: Run, now: int, asked: Start) -> str | None:
     if run.state in ("claimed", "queued", "released"):
-        if run.stop is not None:
-            return "cancelled"
-        return "too early for its retry" if run.not_before is not None and run.not_before > now else None
+        return "cancelled" if run.stop is not None else None
     late = run.state == "published" or (run.state == "abandoned" and run.unstarted > 0)
     if not late:
         return run.state
@@ -387,13 +387,20 @@ def _release(ledger: Ledger, now: int, one: Release) -> bool:
 
 
 def rewind(ledger: Ledger, now: int) -> None:
-    """Cut deadlines and floors that lie further ahead than any could have been set."""
+    """Cut what lies further ahead than it could have been set: floors, deadlines, first-seen times."""
     for job in list(ledger.jobs.values()):
-        if job.floor is not None and job.floor > now:
-            ledger.put_job(replace(job, floor=now))
+        if (cut := _cut_job(job, now)) != job:
+            ledger.put_job(cut)
         for run in list(ledger.active.get(job.name, {}).values()):
             if run.span is not None and run.deadline is not None and run.deadline > now + run.span:
                 ledger.put_run(_cut(run, now, run.span, run.deadline))
+
+
+def _cut_job(job: Job, now: int) -> Job:
+    return replace(
+        job, floor=None if job.floor is None else min(job.floor, now), first_seen=min(job.first_seen, now),
+        hashes=tuple((hash, min(since, now)) for hash, since in job.hashes),
+    )  # fmt: skip
 
 
 def _cut(run: Run, now: int, span: int, deadline: int) -> Run:

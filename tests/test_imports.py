@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / 'anarchon_celery'
 ROOMS = [  # from the ground up; a new module gets its room here
     'errors durations slots wallclock protocol ledger transitions trust patience',
     'stores',
-    'config crontexts schedules entries plan events headers dispatch scheduler'
+    'config crontexts schedules entries plan events headers dispatch dispatcher scheduler'
     ' lease keeper task worker fencing',
     '__init__ cli metrics django testing',
 ]

@@ -1275,7 +1275,8 @@ def test_a_retry_is_not_started_before_its_time(story):
     story.requeue(delay=MINUTE)
     story.now += MINUTE - 1
     with nothing_written(story.store):
-        assert Stale(why="too early for its retry") == story.start(token="t2")
+        wait = T + MINUTE - story.now
+        assert Stale(why="too early for its retry", wait=wait) == story.start(token="t2")
     story.now += 1
     assert isinstance(story.start(token="t2"), Started)
 

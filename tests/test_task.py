@@ -584,8 +584,8 @@ def test_a_retry_is_not_startable_before_its_time(stage, log, when):
     run = stage.run(key)
     assert 58_000 < run.not_before - run.queued_at <= 60_000
     assert 300_000 == run.deadline - run.not_before
-    stage.deliver()
-    assert "skipped (stale)" == lines(log)[-1]
+    stage.deliver()  # on a host whose clock runs ahead: it waits, and is not lost
+    assert re.fullmatch(r"given back for (59\.\d+|60) s: too early for its retry", lines(log)[-1])
     assert run == stage.run(key)
 
 

@@ -23,7 +23,6 @@ from sqlalchemy import (
     delete,
     func,
     insert,
-    or_,
     select,
     tuple_,
     update,
@@ -113,11 +112,10 @@ class Records:
         return connection.execute(statement, listed).all() if among else ()
 
     def load_ahead(self, connection: Connection, moment: Moment) -> Loaded:
-        """Load what lies further ahead than it can have been set: floors, and deadlines with their jobs."""
-        runs, jobs = self.runs.c, self.jobs.c
+        """Load all jobs, and the runs whose deadline lies further ahead than it can have been set."""
+        runs = self.runs.c
         ahead = LIVE, runs.deadline > moment.now + runs.span
-        concerned = or_(jobs.floor > moment.now, jobs.name.in_(select(runs.job).where(*ahead)))
-        named = select(self.jobs).where(concerned).order_by(jobs.name).with_for_update()
+        named = select(self.jobs).order_by(self.jobs.c.name).with_for_update()
         asked = select(self.runs).where(*ahead).order_by(*self.run_key).with_for_update()
         of_jobs = connection.execute(named).all()
         return self._loaded(moment, of_jobs, connection.execute(asked).all())

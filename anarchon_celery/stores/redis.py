@@ -221,7 +221,7 @@ class RedisStore(Store):
         )
         answer = self._call("start", now, **_named(asked.key), **given)
         if "why" in answer:
-            return Stale(why=answer["why"])
+            return Stale(**answer)
         return Started(attempt=answer["attempt"], fence=int(answer["fence"]), trigger=answer["trigger"])
 
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:

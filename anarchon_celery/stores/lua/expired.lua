@@ -4,11 +4,23 @@
 -- Keys: meta, nodes, jobs, job:<job>, deadlines, run:<kind>:<slot>:<job> and the other indexes of runs
 local ORPHANED_AFTER = 86400000
 
--- The store's clock went back: cut deadlines and floors that lie further ahead than any could be set.
+local function cut(job)
+  local changes, is_cut = {}, false
+  if job.floor and job.floor > now then changes.floor = now end
+  if job.first_seen > now then changes.first_seen = now end
+  local hashes = hashes_of(job)
+  for _, known in ipairs(hashes) do
+    if known[2] > now then known[2], is_cut = now, true end
+  end
+  if is_cut then changes.hashes = cjson.encode(hashes) end
+  put_job(job, changes)
+end
+
+-- The store's clock went back: cut what lies further ahead than it could be set.
 local function rewind()
   for _, name in ipairs(redis.call('SMEMBERS', JOBS)) do
     local job = find_job(name)
-    if job and job.floor and job.floor > now then put_job(job, {floor = now}) end
+    if job then cut(job) end
   end
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', DEADLINES, '(' .. text(now), '+inf')) do
     local run = find_run(named(member))

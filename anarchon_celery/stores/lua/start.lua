@@ -1,6 +1,6 @@
 -- start: give the run to this delivery, under a new fence, if it may have it.
 -- Asked: job, slot, kind, token, worker, task_id?, dispatch, trigger, claimed_at, lease, overlap
--- Answers: {attempt, fence, trigger} or {why}
+-- Answers: {attempt, fence, trigger} or {why, wait?}
 -- Keys: jobs, job:<job>, active:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
 local function others_active(run)
@@ -11,8 +11,7 @@ end
 
 local function not_startable(run, is_new)
   if run.state == 'claimed' or run.state == 'queued' or run.state == 'released' then
-    if run.stop then return 'cancelled' end
-    return run.not_before and run.not_before > now and 'too early for its retry' or nil
+    return run.stop and 'cancelled' or nil
   end
   local late = run.state == 'published' or (run.state == 'abandoned' and run.unstarted > 0)
   if not late then return run.state end
@@ -65,4 +64,8 @@ if is_new then
   }
 end
 local why = not_startable(run, is_new)
-return answered(why and {why = why} or start(run, is_new))
+if why then return answered({why = why}) end
+if run.not_before and run.not_before > now then
+  return answered({why = 'too early for its retry', wait = run.not_before - now})
+end
+return answered(start(run, is_new))
