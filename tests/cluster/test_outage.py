@@ -128,3 +128,19 @@ def test_a_message_that_comes_while_the_store_is_away_is_neither_run_nor_lost(
     done = cluster.run_where(lambda run: run.state == 'succeeded', 30, 'long')
     assert (queued.slot, 1, 1) == (done.slot, done.attempt, done.dispatch)
     assert time.monotonic() - started_at < 20
+
+
+def test_a_broker_that_hangs_does_not_hang_beat(redis_cluster, broker):
+    cluster = redis_cluster(
+        {'tick': job('quick', 2, overlap='allow')}, broker_url=broker.url(), anarchon_claim_timeout=4
+    )
+    beat = cluster.beat('beat-1')
+    cluster.worker('w1').wait_for(r'ready\.', 30)
+    cluster.run_where(lambda run: run.state == 'succeeded', 30, 'tick')
+    mark = beat.mark()
+    broker.suspend()
+    beat.wait_for('not published, perhaps out, so its deadline decides', after=mark)
+    hung = cluster.now()
+    cluster.run_where(lambda run: run.slot > hung, 30, 'tick')  # it still claims
+    broker.resume()
+    cluster.run_where(lambda run: run.slot > hung and run.state == 'succeeded', 40, 'tick')
