@@ -185,7 +185,7 @@ class Keeper:
         if now >= self._quiet_until and any(_wants_renewal(lease, now) for lease in renewable):
             self._heartbeat(renewable)
         for lease in leases:
-            if lease.out_of_trust and self._holds(lease):
+            if lease.out_of_trust and self._holds(lease) and not lease.ending:
                 self.lose(lease, "it could not be renewed in time")
 
     def _heartbeat(self, leases: list[HeldLease]) -> None:

@@ -36,12 +36,10 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cache
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -70,16 +68,14 @@ from ..protocol import (
     Started,
 )
 from . import Store
+from .addresses import address_of
 from .clock import monotonic
+from .wire import claim_of, claimed, given, items, job_of, named, offered, run_of
 
 logger = logging.getLogger(__name__)
 
 #: The version of the keys described above; ``lua/prelude.lua`` refuses a later one.
 VERSION = 1
-
-#: What a URL may ask of the client. The rest is Celery's, such as ``visibility_timeout``.
-_OF_THE_CLIENT = ("db", "username", "password", "client_name", "health_check_interval", "max_connections",
-                  "protocol", "socket_", "ssl_")  # fmt: skip
 
 #: How an error of the server begins that goes away by itself.
 _PASSING = ("BUSY ", "TRYAGAIN", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
@@ -90,8 +86,8 @@ _PAGE = 1000
 
 def open_store(url: str, *, prefix: str, options: Mapping[str, Any]) -> RedisStore:
     """Return the store at ``url``, not yet connected; ``options`` are for ``redis.Redis.from_url``."""
-    address, shown = _address(url)
-    given = {
+    address, shown = address_of(url)
+    settings = {
         "socket_timeout": 3,
         "socket_connect_timeout": 3,
         # Plain answers: under version 3 the client no longer looks for unread data on a connection.
@@ -101,42 +97,12 @@ def open_store(url: str, *, prefix: str, options: Mapping[str, Any]) -> RedisSto
         "retry": Retry(NoBackoff(), 0),
     }
     try:
-        client = redis.Redis.from_url(address, **given)
+        client = redis.Redis.from_url(address, **settings)
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)
     except (TypeError, ValueError, redis.RedisError) as error:
         raise StoreUnusable(f"{shown}: the Redis client does not take these options: {error}") from None
     return RedisStore(client, prefix=prefix, shown=shown)
-
-
-def _address(url: str) -> tuple[str, str]:
-    """Return the URL as the client wants it, and as it may be shown."""
-    scheme, _, way = url.partition(":")[0].lower().partition("+")
-    try:
-        parts = urlsplit(url)
-        query = dict(parse_qsl(parts.query))
-        db = int(query.pop("virtual_host", "0").strip("/") or 0) if way else int(parts.path.strip("/") or 0)
-        host, port = parts.hostname or "localhost", parts.port or 6379
-        if parts.fragment or way not in ("", "socket"):
-            raise ValueError
-    except ValueError:
-        # Not even a part of it is shown: it may be one of the password.
-        raise StoreUnusable(
-            f"the {scheme} URL of the store cannot be read: {scheme}://:password@host:6379/0 is right, "
-            "with %40, %2F, … for what is special in the password"
-        ) from None
-    wanted = {
-        name: value.lower().removeprefix("cert_") if name == "ssl_cert_reqs" else value
-        for name, value in query.items() if name.startswith(_OF_THE_CLIENT)
-    }  # fmt: skip
-    if way:
-        login = parts.netloc.rpartition("@")[0]
-        shown = f"{scheme}+socket://{parts.path}?virtual_host={db}"
-        return f"unix://{login}{'@' if login else ''}{parts.path}?{urlencode({'db': db, **wanted})}", shown
-    host = f"[{host}]" if ":" in host else host
-    secure = "rediss" if scheme in ("rediss", "valkeys") else "redis"
-    address = f"{secure}://{parts.netloc or 'localhost'}/{db}?{urlencode(wanted)}"
-    return address, f"{scheme}://{quote(host, safe='[]:%')}:{port}/{db}"
 
 
 class RedisStore(Store):
@@ -164,27 +130,27 @@ class RedisStore(Store):
         self, node: Node, registrations: Sequence[Registration], *, now: int | None = None
     ) -> list[Registered]:
         """See :meth:`Store.register`."""
-        jobs = [_given(one, "job", "hash", "cursor", "first_seen", "supervised") for one in registrations]
-        answers = self._call("register", now, node=_given(node, "id", "name", "kind"), jobs=jobs)
+        jobs = [given(one, "job", "hash", "cursor", "first_seen", "supervised") for one in registrations]
+        answers = self._call("register", now, node=given(node, "id", "name", "kind"), jobs=jobs)
         return [
             Registered(
                 job=asked.job, floor=answer.get("floor"), first_seen=answer["first_seen"],
                 effective=answer["effective"], supervised=answer["supervised"],
             )
-            for asked, answer in zip(registrations, _list(answers), strict=True)
+            for asked, answer in zip(registrations, items(answers), strict=True)
         ]  # fmt: skip
 
     def claim(
         self, node: str, offers: Sequence[Offer], *, nonce: str, now: int | None = None
     ) -> list[Claimed]:
         """See :meth:`Store.claim`."""
-        answers = self._call("claim", now, node=node, nonce=nonce, offers=[_offered(one) for one in offers])
-        return [_claimed(*both) for both in zip(offers, _list(answers), strict=True)]
+        answers = self._call("claim", now, node=node, nonce=nonce, offers=[offered(one) for one in offers])
+        return [claimed(*both) for both in zip(offers, items(answers), strict=True)]
 
     def sent(self, published: Sequence[Sent], *, now: int | None = None) -> None:
         """See :meth:`Store.sent`."""
         runs = [
-            _named(one.key) | _given(one, "dispatch", "task_id", "supervised", "countdown", "start_timeout")
+            named(one.key) | given(one, "dispatch", "task_id", "supervised", "countdown", "start_timeout")
             for one in published
         ]
         self._call("sent", now, runs=runs)
@@ -193,12 +159,12 @@ class RedisStore(Store):
         self, node: Node, limit: int, *, after: tuple[int, RunKey] | None = None, now: int | None = None
     ) -> Expired:
         """See :meth:`Store.expired`; ``orphaned`` is about the jobs of this page."""
-        last = {} if after is None else {"after": {"score": after[0], **_named(after[1])}}
-        answer = self._call("expired", now, node=_given(node, "id", "name", "kind"), limit=limit, **last)
+        last = {} if after is None else {"after": {"score": after[0], **named(after[1])}}
+        answer = self._call("expired", now, node=given(node, "id", "name", "kind"), limit=limit, **last)
         return Expired(
-            runs=tuple(_run(record) for record in _list(answer["runs"])),
+            runs=tuple(run_of(record) for record in items(answer["runs"])),
             next_deadline=answer.get("next_deadline"),
-            orphaned=frozenset(_list(answer["orphaned"])),
+            orphaned=frozenset(items(answer["orphaned"])),
         )
 
     def redispatch(
@@ -206,48 +172,48 @@ class RedisStore(Store):
     ) -> list[Claim]:
         """See :meth:`Store.redispatch`."""
         runs = [
-            _named(one.key) | _given(one, "state", "dispatch", "deadline", "max_crashes", "claim_timeout")
+            named(one.key) | given(one, "state", "dispatch", "deadline", "max_crashes", "claim_timeout")
             for one in asked
         ]
         answers = self._call("redispatch", now, node=node, nonce=nonce, runs=runs)
-        return [_claim(one.key, answer) for one, answer in zip(asked, _list(answers), strict=True)]
+        return [claim_of(one.key, answer) for one, answer in zip(asked, items(answers), strict=True)]
 
     # workers ------------------------------------------------------------------------------------
 
     def start(self, asked: Start, *, now: int | None = None) -> Started | Stale:
         """See :meth:`Store.start`."""
-        given = _given(
+        message = given(
             asked, "token", "worker", "task_id", "dispatch", "trigger", "claimed_at", "lease", "overlap"
         )
-        answer = self._call("start", now, **_named(asked.key), **given)
+        answer = self._call("start", now, **named(asked.key), **message)
         if "why" in answer:
             return Stale(**answer)
         return Started(attempt=answer["attempt"], fence=int(answer["fence"]), trigger=answer["trigger"])
 
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
         """See :meth:`Store.renew`."""
-        leases = [_named(one.key) | {"token": one.token} for one in holdings]
+        leases = [named(one.key) | {"token": one.token} for one in holdings]
         answers = self._call("renew", now, leases=leases)
-        return [Renewal(**answer) for answer in _list(answers)]
+        return [Renewal(**answer) for answer in items(answers)]
 
     def finish(
         self, key: RunKey, token: str, outcome: str, *, reason: str | None = None, now: int | None = None
     ) -> bool:
         """See :meth:`Store.finish`."""
         why = {} if reason is None else {"reason": reason}
-        return bool(self._call("finish", now, **_named(key), token=token, outcome=outcome, **why))
+        return bool(self._call("finish", now, **named(key), token=token, outcome=outcome, **why))
 
     def requeue(
         self, key: RunKey, token: str, *, delay: int, retries: int, start_timeout: int, now: int | None = None
     ) -> bool:
         """See :meth:`Store.requeue`."""
         wait = {"delay": delay, "retries": retries, "start_timeout": start_timeout}
-        return bool(self._call("requeue", now, **_named(key), token=token, **wait))
+        return bool(self._call("requeue", now, **named(key), token=token, **wait))
 
     def release(self, releases: Sequence[Release], *, now: int | None = None) -> list[bool]:
         """See :meth:`Store.release`."""
-        runs = [_named(one.key) | _given(one, "token", "nonce", "delay", "crash") for one in releases]
-        return _list(self._call("release", now, runs=runs))
+        runs = [named(one.key) | given(one, "token", "nonce", "delay", "crash") for one in releases]
+        return items(self._call("release", now, runs=runs))
 
     # whoever ------------------------------------------------------------------------------------
 
@@ -269,15 +235,15 @@ class RedisStore(Store):
 
     def run(self, key: RunKey) -> Run | None:
         """See :meth:`Store.run`."""
-        return next(map(_run, _list(self._call("runs", run=_named(key))["runs"])), None)
+        return next(map(run_of, items(self._call("runs", run=named(key))["runs"])), None)
 
     def jobs(self) -> list[Job]:
         """See :meth:`Store.jobs`."""
-        return sorted(map(_job, _list(self._call("jobs"))), key=lambda job: job.name)
+        return sorted(map(job_of, items(self._call("jobs"))), key=lambda job: job.name)
 
     def nodes(self) -> list[Node]:
         """See :meth:`Store.nodes`."""
-        nodes = [Node(**node) for node in _list(self._call("nodes"))]
+        nodes = [Node(**node) for node in items(self._call("nodes"))]
         return sorted(nodes, key=lambda node: (node.name, node.id))
 
     def close(self) -> None:
@@ -294,11 +260,11 @@ class RedisStore(Store):
             # Without a state every entry counts, and no more need be looked at than are wanted.
             look = min(left, _PAGE) if state is None else _PAGE
             answer = self._call("runs", **asked, look=look, limit=min(left, _PAGE))
-            yield from map(_run, _list(answer["runs"]))
+            yield from map(run_of, items(answer["runs"]))
             if "after" not in answer:
                 return
             asked["after"] = answer["after"]
-            left -= len(_list(answer["runs"]))
+            left -= len(items(answer["runs"]))
 
     def _call(self, verb: str, now: int | None = None, /, **asked: Any) -> Any:
         """Carry a verb out; return its answer, learn the time and the identity that come with it."""
@@ -314,7 +280,7 @@ class RedisStore(Store):
             )
         with self._answering:
             self._answered(before, envelope["now"], envelope["identity"])
-        self._warn(_list(envelope["unreadable"]))
+        self._warn(items(envelope["unreadable"]))
         return envelope.get("answer")
 
     def _evaluate(self, verb: str, asked: str) -> str:
@@ -359,60 +325,3 @@ def _script(verb: str) -> tuple[str, str]:
     folder = Path(__file__).with_name("lua")
     script = "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", verb))
     return script, sha1(script.encode(), usedforsecurity=False).hexdigest()
-
-
-# What goes there, and what comes back -----------------------------------------------------------
-
-
-def _given(value: object, *names: str) -> dict[str, Any]:
-    """Return these fields of a value, but for those that are None: Lua has no word for it."""
-    return {name: item for name in names if (item := getattr(value, name)) is not None}
-
-
-def _named(key: RunKey) -> dict[str, Any]:
-    return {"job": key.job, "slot": key.slot, "kind": key.kind}
-
-
-def _offered(offer: Offer) -> dict[str, Any]:
-    asked = _given(offer, "job", "slots", "late", "overlap", "claim_timeout")
-    if offer.leap is not None:
-        asked["leap"] = _given(offer.leap, "first", "last", "count")
-    return asked
-
-
-def _list(answer: Any) -> list[Any]:
-    """Return a list that comes from Lua, where an empty one looks like an empty object."""
-    return answer or []
-
-
-def _claimed(offer: Offer, answer: dict[str, Any]) -> Claimed:
-    return Claimed(
-        job=offer.job,
-        floor=answer.get("floor"),
-        claims=tuple(
-            _claim(RunKey(offer.job, slot), claim)
-            for slot, claim in zip(offer.slots, _list(answer["claims"]), strict=True)
-        ),
-        missed=_run(answer["missed"]) if "missed" in answer else None,
-    )
-
-
-def _claim(key: RunKey, answer: dict[str, Any]) -> Claim:
-    run = _run(answer["run"]) if "run" in answer else None
-    return Claim(key=key, answer=answer["answer"], run=run, wait=answer.get("wait", 0))
-
-
-_FIELDS = tuple((field.name, str(field.type).startswith("int")) for field in fields(Run))
-
-
-def _run(record: dict[str, Any]) -> Run:
-    fields: dict[str, Any] = {
-        name: int(record[name]) if is_number else record[name]
-        for name, is_number in _FIELDS if name in record
-    }  # fmt: skip
-    return Run(**fields)
-
-
-def _job(record: dict[str, Any]) -> Job:
-    hashes = tuple((str(name), int(since)) for name, since in _list(record.pop("hashes")))
-    return Job(**(record | {"fence": int(record["fence"]), "hashes": hashes}))
