@@ -19,6 +19,7 @@ from kombu.exceptions import EncodeError, SerializerNotInstalled
 
 from . import headers
 from .config import Policy
+from .errors import in_one_line
 from .protocol import Run
 
 #: No connection was made, so no message is out.
@@ -65,7 +66,9 @@ class Publisher:
         task_id: str = uuid()
         try:
             self._send(entry, run, policy, task_id, producer)
-        except (NotSent, *_NOTHING_WENT_OUT) as reason:
+        except NotSent:
+            raise
+        except _NOTHING_WENT_OUT as reason:
             raise NotSent(in_one_line(reason)) from reason
         except Exception as reason:
             self.close()
@@ -89,7 +92,7 @@ class Publisher:
         connection = self.app.connection_for_write(connect_timeout=self.patience)
         options = _TRANSPORT_OPTIONS.get(connection.transport.driver_type, _no_options)(self.patience)
         connection.transport_options = {**options, **(connection.transport_options or {})}
-        # Once, and without the pause that kombu makes before it gives up.
+        # kombu tries twice, and would pause between.
         return connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, interval_max=0)
 
     def _send(self, entry: ScheduleEntry, run: Run, policy: Policy, task_id: str, producer: Any) -> None:
@@ -131,9 +134,3 @@ def _causes(reason: BaseException | None) -> Iterator[BaseException]:
         yield reason
         reason = reason.__cause__ or reason.__context__
 
-
-def in_one_line(reason: BaseException) -> str:
-    """Return an exception as one line for the log."""
-    if isinstance(reason, NotSent):
-        return str(reason)
-    return " ".join(f"{type(reason).__name__}: {reason}".split())

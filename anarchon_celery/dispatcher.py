@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .config import Config
-from .dispatch import BrokerDown, NotSent, Publisher, in_one_line
+from .dispatch import BrokerDown, NotSent, Publisher
+from .errors import in_one_line
 from .events import BrokerBack, BrokerLost, RunDispatched, RunNotPublished, emit
 from .patience import Patience
 from .plan import Plan

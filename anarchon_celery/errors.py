@@ -17,6 +17,9 @@ The message of each is one line for the person who has to act on it: what was gi
 what would be right.
 """
 
+#: The longest text of an error that goes into a log line or a record.
+LONGEST_LINE = 1000
+
 
 class AnarchonError(Exception):
     """The parent of all errors of this package."""
@@ -44,3 +47,18 @@ class StoreUnreachable(StoreError):
 
 class StoreUnusable(StoreError):
     """The store answered, and its answer rules it out until somebody changes something."""
+
+
+def in_one_line(reason: BaseException) -> str:
+    """Return an exception as one line that any log and any store can keep.
+
+    It is somebody's: its text may have line breaks, be as long as a file, hold half a character (a
+    file name that was no UTF-8), or fail to be made.
+    """
+    name = type(reason).__name__
+    try:
+        text = " ".join(f"{name}: {reason}".split()).removesuffix(":")
+    except Exception:
+        text = f"{name}: (its text cannot be made)"
+    text = text.encode("utf-8", "replace").decode().replace("\0", "?")
+    return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}..."

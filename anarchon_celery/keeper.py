@@ -10,11 +10,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from .config import Config
-from .errors import StoreError
+from .errors import StoreError, in_one_line
 from .events import (
     RunFailed,
     RunFinished,
@@ -66,24 +67,33 @@ class Keeper:
         """
         asked_at = monotonic()
         asked = order.start(token=token, worker=worker, task_id=task_id)
-        answer = self._persist(partial(self.store.start, asked), until=asked_at + 1.0)
+        try:
+            answer = self._persist(partial(self.store.start, asked), until=asked_at + 1.0)
+        except StoreError:
+            self._undo_start(order, token)
+            raise
         if isinstance(answer, Stale):
             return answer
         lease = HeldLease(order, answer, token, task_id, asked_at)
         with self._lock:
-            self._leases[task_id] = lease
+            self._leases[token] = lease
             self._beat()
         self._something_held.set()
         return lease
 
-    def lease(self, task_id: str) -> HeldLease | None:
-        """Return the lease under which a message runs in this process."""
-        return self._leases.get(task_id)
+    def _undo_start(self, order: Order, token: str) -> None:
+        """The answer was lost, perhaps not the start: nobody would hold what it began."""
+        with suppress(StoreError):
+            self.store.release([Release(key=order.key, token=token)])
+
+    def holds(self, lease: HeldLease) -> bool:
+        """Whether this lease is still renewed."""
+        return lease.token in self._leases
 
     def let_go(self, lease: HeldLease) -> None:
         """Renew this lease no more."""
         with self._lock:
-            self._leases.pop(lease.task_id, None)
+            self._leases.pop(lease.token, None)
 
     def finish(self, lease: HeldLease, outcome: str, error: str | None = None) -> None:
         """Record the end of a run; where the store does not answer, as long as the lease is trusted."""
@@ -127,6 +137,8 @@ class Keeper:
             lease.ending = False
             raise
         self.let_go(lease)
+        if waiting:
+            lease.tell(LeaseLost("the run waits for its retry"))
         return waiting
 
     def lose(self, lease: HeldLease, reason: str) -> None:
@@ -141,6 +153,14 @@ class Keeper:
             self._renew([lease])
         except StoreError as reason:
             self.lose(lease, str(reason))
+
+    def give_up(self, lease: HeldLease, reason: str) -> None:
+        """The task stopped because it no longer trusts its lease: lose it, or give it back if it is ours."""
+        self.confirm(lease)
+        if not lease.lost:
+            with suppress(StoreError):
+                self.store.release([Release(key=lease.key, token=lease.token)])
+        self.lose(lease, reason)
 
     def _persist(self, ask: Callable[[], Answer], until: float | Callable[[], float]) -> Answer:
         """Ask until the store answers or the time is over; every call here knows itself again."""
@@ -172,7 +192,7 @@ class Keeper:
             try:
                 self._look(leases)
             except Exception as reason:  # the other leases need their heartbeat
-                emit(TickFailed(repr(reason)))
+                emit(TickFailed(in_one_line(reason)))
             time.sleep(LOOK_EVERY)
 
     def _look(self, leases: list[HeldLease]) -> None:
@@ -185,7 +205,7 @@ class Keeper:
         if now >= self._quiet_until and any(_wants_renewal(lease, now) for lease in renewable):
             self._heartbeat(renewable)
         for lease in leases:
-            if lease.out_of_trust and self._holds(lease) and not lease.ending:
+            if lease.out_of_trust and self.holds(lease) and not lease.ending:
                 self.lose(lease, "it could not be renewed in time")
 
     def _heartbeat(self, leases: list[HeldLease]) -> None:
@@ -194,9 +214,6 @@ class Keeper:
         except StoreError:  # trust runs on meanwhile; when it ends the task is told
             self._quiet_until = monotonic() + min(1.0, leases[0].order.heartbeat / 4000)
 
-    def _holds(self, lease: HeldLease) -> bool:
-        return self._leases.get(lease.task_id) is lease
-
     def _renew(self, leases: list[HeldLease]) -> None:
         """Renew all of them in one call."""
         asked_at = monotonic()
@@ -204,7 +221,7 @@ class Keeper:
         for lease, answer in zip(leases, answers, strict=True):
             if answer.answer == "ok":
                 lease.renewed(asked_at)
-            elif self._holds(lease) and not lease.ending:
+            elif self.holds(lease) and not lease.ending:
                 self.lose(lease, answer.reason)
 
 

@@ -18,10 +18,10 @@ from typing import Any
 from celery import beat
 
 from .config import Config, redacted
-from .dispatch import Publisher, in_one_line
+from .dispatch import Publisher
 from .dispatcher import Dispatcher
 from .entries import Entry, planned, read_entry
-from .errors import AnarchonError, SettingError, StoreError
+from .errors import AnarchonError, SettingError, StoreError, in_one_line
 from .events import (
     BeatStarted,
     HeldOff,
@@ -77,7 +77,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             emit(Noted(warning))
         self.node = Node(id=new_nonce(), name=config.node)
         self.store = _store(config)
-        self.publisher = Publisher(self.app, patience=config.claim_timeout / 2000)
+        self.publisher = Publisher(self.app, patience=config.claim_timeout / 5000)
         self.plan = Plan(
             node=self.node.id, claim_timeout=config.claim_timeout, first_catch_up=config.first_catch_up
         )

@@ -10,24 +10,28 @@ Called by hand, or by ``delay()``, a task is an ordinary task.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timezone, tzinfo
 from typing import Any, NoReturn
 
 from celery import Task as CeleryTask
 from celery.exceptions import Ignore, Reject
 from celery.signals import task_postrun
 from celery.utils import uuid
+from celery.utils.time import make_aware
 
 from . import headers, worker
-from .errors import HeaderError, StoreError
+from .errors import HeaderError, StoreError, in_one_line
 from .events import MessageGivenBack, RunRetried, RunStarted, SlotSkipped, emit
-from .keeper import Keeper, keeper_here, keeper_of
+from .keeper import Keeper, keeper_of
 from .lease import HandedOver, HeldLease, Lease, LeaseLost, RunEnded, current_lease, held
 from .protocol import RunKey, Stale
 from .slots import from_iso
 
 #: How long a message that cannot be run now waits before somebody may try again (seconds).
 GIVEN_BACK_FOR = 5.0
+
+#: Where a request carries its lease from the body to its end.
+LEASE = "anarchon_lease"
 
 
 class Task(CeleryTask):  # type: ignore[misc]
@@ -56,6 +60,7 @@ class Task(CeleryTask):  # type: ignore[misc]
             return super().__call__(*args, **kwargs)
         keeper = keeper_of(self.app, worker.stopping)
         lease = self._start(keeper, header)
+        setattr(self.request, LEASE, lease)
         try:
             with held(lease):
                 result = super().__call__(*args, **kwargs)
@@ -72,7 +77,7 @@ class Task(CeleryTask):  # type: ignore[misc]
         """Send the task, as Celery does; before a retry of this run is sent, the run is requeued."""
         lease = current_lease()
         if isinstance(lease, HeldLease) and _is_retry_of(lease, kwargs):
-            _requeue(keeper_of(self.app, worker.stopping), lease, kwargs)
+            _requeue(keeper_of(self.app, worker.stopping), lease, kwargs, self.app.timezone)
         return super().apply_async(*args, **kwargs)
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
@@ -136,11 +141,12 @@ def _settle(keeper: Keeper, lease: HeldLease, reason: Exception | None = None) -
         return
     if isinstance(reason, RunEnded):  # raised by check(), or by the body itself
         lease.raised = reason
-    if lease.out_of_trust and not lease.lost:
+    if isinstance(lease.raised, LeaseLost):
+        keeper.give_up(lease, str(lease.raised) or "the task gave it up")
+    elif lease.out_of_trust and not lease.lost:
         keeper.confirm(lease)
-    if lease.lost or isinstance(lease.raised, LeaseLost):
-        keeper.lose(lease, lease.reason or "the task gave it up")
-        raise lease.ended or LeaseLost(lease.reason) from reason
+    if lease.lost:
+        raise lease.ended or LeaseLost() from reason
     if isinstance(lease.raised, HandedOver):
         keeper.hand_over(lease)
         raise lease.raised from reason
@@ -163,13 +169,18 @@ def _is_retry_of(lease: HeldLease, options: dict[str, Any]) -> bool:
     return options.get("task_id") == lease.task_id and bool(options.get("retries"))
 
 
-def _requeue(keeper: Keeper, lease: HeldLease, options: dict[str, Any]) -> None:
+def _requeue(keeper: Keeper, lease: HeldLease, options: dict[str, Any], zone: tzinfo) -> None:
     """Let the run wait for the retry; a run that is lost or handed over is not retried."""
     if lease.raised is not None or lease.lost:
         raise lease.raised or lease.ended or RunEnded()
-    delay = _milliseconds_until(options.get("countdown"), options.get("eta"))
-    if not keeper.requeue(lease, delay=delay, retries=options["retries"]):
-        keeper.lose(lease, "it had ended or moved on before")
+    delay = _milliseconds_until(options.get("countdown"), options.get("eta"), zone)
+    try:
+        waiting = keeper.requeue(lease, delay=delay, retries=options["retries"])
+        reason = "it had ended or moved on before"
+    except StoreError as error:
+        waiting, reason = False, str(error)
+    if not waiting:
+        keeper.lose(lease, reason)
         raise lease.ended or RunEnded()
     lease.waiting_for_retry = True
     emit(RunRetried(lease.key, lease.ms, options["retries"]))
@@ -180,11 +191,11 @@ def _requeue(keeper: Keeper, lease: HeldLease, options: dict[str, Any]) -> None:
     }
 
 
-def _milliseconds_until(countdown: float | None, eta: datetime | None) -> int:
-    """How long from now a retry may not be started yet."""
-    if countdown is None and eta is not None:
-        now = datetime.now(timezone.utc) if eta.tzinfo else datetime.now()
-        countdown = (eta - now).total_seconds()
+def _milliseconds_until(countdown: float | None, eta: datetime | None, zone: tzinfo) -> int:
+    """How long from now a retry may not be started yet: as Celery reads it, a naive eta in the app's zone."""
+    if not countdown and eta is not None:
+        aware = eta if eta.tzinfo else make_aware(eta, zone)
+        countdown = (aware - datetime.now(timezone.utc)).total_seconds()
     return max(0, round(1000 * (countdown or 0)))
 
 
@@ -199,19 +210,28 @@ def _named(header: Any) -> RunKey:
 
 
 @task_postrun.connect
-def _finish(sender: Any = None, task_id: Any = None, retval: Any = None, state: Any = None, **_: Any) -> None:
+def _finish(sender: Any = None, retval: Any = None, state: Any = None, **_: Any) -> None:
     """Record the end of a run, once its result is stored and its callbacks are published."""
     if not isinstance(sender, Task):
         return
-    keeper = keeper_here(sender.app)
-    lease = keeper.lease(task_id) if keeper is not None else None
-    if keeper is None or lease is None or lease.waiting_for_retry:
+    # Not by the message's id: a doubled message, or a retry, may run beside the first one.
+    lease = getattr(sender.request, LEASE, None)
+    if lease is None or lease.waiting_for_retry:
         return
+    keeper = keeper_of(sender.app, worker.stopping)
+    try:
+        if keeper.holds(lease):
+            _record_end(keeper, lease, state, retval)
+    finally:
+        keeper.let_go(lease)
+
+
+def _record_end(keeper: Keeper, lease: HeldLease, state: Any, retval: Any) -> None:
     if state == "FAILURE":
-        keeper.finish(lease, "failed", " ".join(f"{type(retval).__name__}: {retval}".split()))
+        keeper.finish(lease, "failed", in_one_line(retval))
     elif state in ("SUCCESS", "IGNORED"):  # an Ignore of the task's own, as after replace(): it is done
         keeper.finish(lease, "succeeded")
+    elif state == "REJECTED" and getattr(retval, "requeue", False):
+        keeper.hand_over(lease)  # the broker has the message again
     elif state == "REJECTED":
         keeper.finish(lease, "failed", "rejected by the task")
-    else:
-        keeper.let_go(lease)

@@ -14,8 +14,9 @@ from kombu.utils import functional
 
 from anarchon_celery import dispatch
 from anarchon_celery.config import Policy
-from anarchon_celery.dispatch import BrokerDown, NotSent, Publisher, in_one_line
+from anarchon_celery.dispatch import BrokerDown, NotSent, Publisher
 from anarchon_celery.entries import read_entry
+from anarchon_celery.errors import in_one_line
 from anarchon_celery.protocol import Run
 from tests.servers import free_port
 
@@ -317,14 +318,22 @@ def test_a_connection_that_fails_to_close_is_dropped_all_the_same(desk, monkeypa
     assert desk.publisher._connection is not connection
 
 
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
 @pytest.mark.parametrize(
     ("reason", "line"),
     [
         (ValueError("a\n  b"), "ValueError: a b"),
-        (ValueError(), "ValueError:"),
-        (NotSent("EncodeError: x"), "EncodeError: x"),
-        (BrokerDown("refused"), "refused"),
+        (ValueError(), "ValueError"),
+        (ValueError("caf\udce9.csv"), "ValueError: caf?.csv"),
+        (ValueError("a\0b"), "ValueError: a?b"),
+        (ValueError("x" * 5_000_000), "ValueError: " + "x" * 985 + "..."),
+        (Unspeakable(), "Unspeakable: (its text cannot be made)"),
     ],
+    ids=["lines", "none", "half a character", "NUL", "long", "unspeakable"],
 )
 def test_an_error_in_one_line(reason, line):
     assert line == in_one_line(reason)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+import threading
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -300,6 +301,89 @@ def test_a_second_delivery_of_a_message_is_stale_and_ignored(stage, log):
     assert [STARTED, "finished in N ms", "skipped (stale)"] == lines(log)
     assert "SUCCESS" == stage.result.state, "what the first one stored stays"
     assert [] == stage.messages()
+
+
+def in_a_thread(what, *args):
+    thread = threading.Thread(target=what, args=args)
+    thread.start()
+    return thread
+
+
+def test_a_doubled_message_beside_its_first_delivery_ends_nothing(stage, log):
+    """As on the threads pool, where both run in one process: they have one task id."""
+    doubled, first_may_end = threading.Event(), threading.Event()
+
+    @stage.task()
+    def job(self):
+        doubled.set()
+        assert first_may_end.wait(10)
+
+    key = stage.dispatch()
+    (message,) = stage.messages()
+    first = in_a_thread(stage.execute, message)
+    assert doubled.wait(10)
+    stage.execute(message)
+    assert [STARTED, "skipped (stale)"] == lines(log)
+    assert "running" == stage.run(key).state
+    first_may_end.set()
+    first.join(10)
+    assert "succeeded" == stage.run(key).state
+
+
+@pytest.mark.parametrize("throw", [True, False])
+def test_a_retry_beside_the_body_that_asked_for_it_is_not_ended_with_it(stage, throw):
+    """The retry has the task id of its first try, whose end may come while it runs."""
+    retrying, may_end = threading.Event(), threading.Event()
+    after: list = []
+
+    @stage.task()
+    def job(self):
+        if self.request.retries:
+            retrying.set()
+            assert may_end.wait(10)
+            return
+        try:
+            self.retry(countdown=0, throw=throw)
+        finally:
+            (message,) = stage.messages()
+            after.append(in_a_thread(stage.execute, message))
+            assert retrying.wait(10)
+            after.append(self.lease.aborted)
+
+    key = stage.dispatch()
+    stage.deliver()
+    (held,) = [each for _, one in keeper._keepers.values() for each in one._leases.values()]
+    assert (stage.run(key).token, True) == (held.token, after[1]), "the first body holds nothing any more"
+    assert "running" == stage.run(key).state
+    may_end.set()
+    after[0].join(10)
+    assert "succeeded" == stage.run(key).state
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("cannot parse caf\udce9.csv"), "ValueError: cannot parse caf?.csv"),
+        (Unspeakable(), "Unspeakable: (its text cannot be made)"),
+    ],
+    ids=["half a character", "unspeakable"],
+)
+def test_whatever_the_text_of_an_error_is_its_run_has_failed(make_stage, tmp_path, error, reason):
+    stage = make_stage(anarchon_store=f"sqlite:///{tmp_path / 'store.db'}", result_backend="disabled")
+
+    @stage.task()
+    def job(self):
+        raise error
+
+    key = stage.dispatch()
+    stage.deliver()
+    assert ("failed", reason) == (stage.run(key).state, stage.run(key).reason)
+    assert {} == next(iter(keeper._keepers.values()))[1]._leases
 
 
 def test_a_message_of_a_run_that_another_worker_runs_is_ignored(stage, log):
@@ -792,7 +876,7 @@ def test_a_task_that_its_pool_ends_is_handed_over_if_the_worker_stops(stage, sto
         stage.deliver()
     assert state == stage.run(key).state
     ((_, held),) = keeper._keepers.values()
-    assert held.lease(stage.task_id) is None, "renewed no more"
+    assert {} == held._leases, "renewed no more"
 
 
 # Lost -------------------------------------------------------------------------------------------
