@@ -30,12 +30,22 @@ RUN_FIELDS = (
 )  # fmt: skip
 
 
+class WrongSetting(click.ClickException):
+    """One line, without the usage of a command that is right."""
+
+    exit_code = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What a command works with: the app's settings and its store."""
 
     config: Config
     store: Store
+
+    def is_alive(self, node: Node) -> bool:
+        """Whether the node was seen within the last polls; a store may note that a few seconds late."""
+        return node.seen >= self.store.clock.now() - 10_000 - 3 * self.config.poll
 
 
 @click.group()
@@ -48,7 +58,7 @@ def anarchon(context: click.Context, /, **_preload: Any) -> None:
     try:
         config = Config.of(app)
     except SettingError as reason:
-        raise click.UsageError(str(reason)) from reason
+        raise WrongSetting(str(reason)) from reason
     with _store_errors():
         store = open_store(config.store, prefix=config.prefix, options=config.store_options)
     context.call_on_close(store.close)
@@ -72,13 +82,14 @@ def status(desk: Desk, as_json: bool) -> None:
         _print_json({
             "store": desk.store.shown,
             "jobs": len(jobs),
-            "nodes": [_node_as_json(node) for node in nodes],
+            "nodes": [_node_as_json(node, desk) for node in nodes],
             "active": [run_as_json(run) for run in active],
         })
         return
     print_ = _printer()
     print_(f"store {desk.store.shown}, {len(jobs)} job{'s' * (len(jobs) != 1)}")
-    print_(_table(("node", "kind", "last seen"), [(n.name, n.kind, _instant(n.seen)) for n in nodes]))
+    rows = [(n.name, n.kind, "alive" if desk.is_alive(n) else "gone", _instant(n.seen)) for n in nodes]
+    print_(_table(("node", "kind", "", "last seen"), rows))
     print_(_runs_table(active) if active else "no run is active")
 
 
@@ -102,14 +113,15 @@ def run_as_json(run: Run) -> dict[str, Any]:
     """Return a run as the contract's JSON."""
     values = asdict(run)
     instants = {name for name in RUN_FIELDS if name.endswith("_at")} | {"slot"}
-    shown = {name: _instant(values[name]) if name in instants else values[name] for name in RUN_FIELDS}
-    if run.state in ("missed", "skipped"):
-        shown |= {"until": _instant(run.until), "count": run.count}
-    return shown
+    values["reason"] = _why(run)
+    return {name: _instant(values[name]) if name in instants else values[name] for name in RUN_FIELDS}
 
 
-def _node_as_json(node: Node) -> dict[str, Any]:
-    return {"id": node.id, "node": node.name, "kind": node.kind, "seen_at": _instant(node.seen)}
+def _node_as_json(node: Node, desk: Desk) -> dict[str, Any]:
+    return {
+        "id": node.id, "node": node.name, "kind": node.kind, "alive": desk.is_alive(node),
+        "seen_at": _instant(node.seen),
+    }  # fmt: skip
 
 
 def _instant(ms: int | None) -> str | None:
@@ -120,7 +132,7 @@ def _runs_table(found: Sequence[Run]) -> Table:
     rows = [
         (
             run.job, iso(run.slot), run.state, _attempt(run), run.owner or "",
-            _took(run), run.reason or _several(run),
+            _took(run), _why(run) or "",
         )
         for run in found
     ]  # fmt: skip
@@ -137,8 +149,11 @@ def _took(run: Run) -> str:
     return f"{(run.finished_at - run.started_at) / 1000:.1f} s"
 
 
-def _several(run: Run) -> str:
-    return f"{run.count} slots" if run.count > 1 else ""
+def _why(run: Run) -> str | None:
+    """The reason, and for how many slots it holds."""
+    if run.count > 1 and run.until is not None:
+        return f"{run.reason}: {run.count} slots until {iso(run.until)}"
+    return run.reason
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Table:

@@ -25,6 +25,7 @@ from celery import Celery
 from . import durations
 from .errors import SettingError
 from .stores import SCHEMES
+from .trust import LOOK_EVERY, margin
 
 #: The policies of each kind. ``None``: it is here; a word: it is to come, and this is what to use until then.
 POLICIES: dict[str, dict[str, str | None]] = {
@@ -36,6 +37,7 @@ A_STORE = f"a URL is right that begins with one of {', '.join(f'{scheme}://' for
 A_DICT = "a dict is right"
 A_NODE = "a text of one line is right, such as 'host-a'"
 A_PREFIX = "a text of letters, digits, '_', '.' and '-' is right"
+LATER_STORES = ("postgres", "postgresql", "mysql", "mariadb", "sentinel")
 REDIS_LIKE = ("redis", "rediss", "valkey", "valkeys", "sentinel")
 SECRET = "pass|pwd|secret|token"  # in the name of what is not to be shown
 # A password ends at the last @ before the query; if there is none, it may hold a ?, unless it is a port.
@@ -176,6 +178,11 @@ def policy_from(base: Policy, values: Mapping[str, Any], found: Mapping[str, Giv
         short = f"a lease shorter than two heartbeats (lease {lease}, heartbeat {beat})"
         it = found["heartbeat" if "heartbeat" in values else "lease"]
         raise wrong(it, f"{short}; a lease of at least {twice} is right, or a shorter heartbeat")
+    if policy.lease <= policy.heartbeat + margin(policy.lease) + LOOK_EVERY:
+        early, lease, beat = map(durations.text, (margin(policy.lease), policy.lease, policy.heartbeat))
+        it = found["heartbeat" if "heartbeat" in values else "lease"]
+        short = f"a lease of {lease} is given up {early} early: no time is left for a heartbeat every {beat}"
+        raise wrong(it, f"{short}; a longer one is right, of 1s at least")
     return policy
 
 
@@ -234,13 +241,13 @@ def read(readers: Mapping[str, Reader], found: Mapping[str, Given]) -> dict[str,
 
 
 def duration(least: int, it: Given) -> int:
-    """Read a duration of at least so many milliseconds, 0 or 1."""
+    """Read a duration of at least so many milliseconds."""
     try:
         value = durations.milliseconds(it.value)
     except (ValueError, OverflowError):
         value = -1
     if not least <= value <= LONGEST:
-        bounds = "above 0" if least else "from 0"
+        bounds = {0: "from 0", 1: "above 0"}.get(least, f"from {durations.text(least)}")
         raise wrong(it, f"a duration {bounds} to 36500d is right, such as 30 (seconds), '250ms' or '1h30m'")
     return value
 
@@ -259,10 +266,15 @@ def choice(kind: str, it: Given) -> str:
 
 def store_url(it: Given) -> str:
     """Read the URL of a store there is."""
-    scheme, _, rest = str(it.value).partition(":")
-    if scheme.lower() not in SCHEMES or not rest.startswith("//"):
+    url = str(it.value)
+    scheme, _, rest = url.partition(":")
+    if scheme.split("+")[0] in LATER_STORES:
+        raise wrong(it, f"a store that comes in a later version; {A_STORE}")
+    if scheme not in SCHEMES or not rest.startswith("//"):
         raise wrong(it, A_STORE + did_you_mean(scheme, SCHEMES))
-    return str(it.value)
+    if scheme == "sqlite" and re.fullmatch(r"/{2,3}(:memory:)?(\?.*)?", rest):
+        raise wrong(it, "each process would have a store of its own; a file is right, such as sqlite:///jobs.db")
+    return url
 
 
 def taken(test: Callable[[Any], object], right: str, it: Given) -> Any:
@@ -291,7 +303,8 @@ SETTINGS: dict[str, Reader] = {
     "store_options": partial(taken, lambda it: isinstance(it, dict), A_DICT),
     "node": partial(taken, lambda it: isinstance(it, str) and it.strip() and it.isprintable(), A_NODE),
     "prefix": partial(taken, lambda it: isinstance(it, str) and re.fullmatch(r"(?a)[\w.-]+", it), A_PREFIX),
-    **dict.fromkeys(("poll", "claim_timeout", "history"), positive),
+    **dict.fromkeys(("poll", "history"), positive),
+    "claim_timeout": partial(duration, 2_000),
     "first_catch_up": zero_or_more,
     "log_runs": flag,
 }

@@ -15,7 +15,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry, _evaluate_entry_args, _evaluate_entry_kwargs
 from celery.exceptions import QueueNotFound
 from celery.utils import uuid
-from kombu.exceptions import EncodeError, SerializerNotInstalled
+from kombu.exceptions import EncodeError, OperationalError, SerializerNotInstalled
 
 from . import headers
 from .config import Policy
@@ -80,16 +80,17 @@ class Publisher:
     def _connected(self) -> Any:
         if self._producer is None:
             try:
-                self._connection = self._connect()
-                self._producer = self.app.amqp.Producer(self._connection.channel(), auto_declare=False)
+                channel = self._connect().channel()
+                self._producer = self.app.amqp.Producer(channel, auto_declare=False)
             except Exception as reason:
+                where = self._connection.as_uri() if self._connection is not None else "the broker"
                 self.close()
-                raise BrokerDown(in_one_line(reason)) from reason
+                raise BrokerDown(f"{where} does not answer: {in_one_line(reason)}") from reason
         return self._producer
 
     def _connect(self) -> Any:
         """Connect with timeouts below the claim's, which Celery's defaults for publishers lack."""
-        connection = self.app.connection_for_write(connect_timeout=self.patience)
+        connection = self._connection = self.app.connection_for_write(connect_timeout=self.patience)
         options = _TRANSPORT_OPTIONS.get(connection.transport.driver_type, _no_options)(self.patience)
         connection.transport_options = {**options, **(connection.transport_options or {})}
         # kombu tries twice, and would pause between.
@@ -123,6 +124,11 @@ class Publisher:
                 connection.release()
             except Exception:  # a dead connection may fail to close: it is dead either way
                 return
+
+
+def is_of_connection(reason: BaseException) -> bool:
+    """Whether it is the connection to the broker that failed, and not this message."""
+    return any(isinstance(cause, (OSError, OperationalError)) for cause in _causes(reason))
 
 
 def _no_options(patience: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .config import Config
-from .dispatch import BrokerDown, NotSent, Publisher
+from .dispatch import BrokerDown, NotSent, Publisher, is_of_connection
 from .errors import in_one_line
 from .events import BrokerBack, BrokerLost, RunDispatched, RunNotPublished, emit
 from .patience import Patience
@@ -67,13 +67,14 @@ class Dispatcher:
             self.store.release(self._releases)
             self._releases = []
 
-    def close(self) -> None:
-        """Give back what was won and not published.
+    def close(self, unheard: Iterable[Release] = ()) -> None:
+        """Give back what was won and not published, and what may have been won unheard.
 
         Raises:
             StoreError: the deadlines of the claims will do it.
         """
         self._releases += [Release(key=key, nonce=run.nonce) for key, run in self._claims.items()]
+        self._releases += unheard
         self._claims.clear()
         self.record()
 
@@ -94,6 +95,8 @@ class Dispatcher:
             return NOT_PUBLISHABLE
         except Exception as reason:
             emit(RunNotPublished(run.key, in_one_line(reason), certain=False))
+            if is_of_connection(reason):  # the others would wait as long, and their claims run out
+                self._patience.begin(self.store.clock.monotonic())
             return None
         if self._patience.end():
             emit(BrokerBack())

@@ -32,14 +32,29 @@ def read_entry(app: Celery, name: str, fields: Any) -> Entry:
     """
     if isinstance(fields, Entry):
         return fields
-    if not isinstance(name, str) or "\0" in name:  # which SQL stores cannot keep
-        raise ScheduleError(f"entry {name!r}: a text without NUL characters is right as a name")
+    if not isinstance(name, str) or "\0" in name or not _is_unicode(name):  # which stores cannot keep
+        raise ScheduleError(f"entry {name!r}: a text without NUL and half characters is right as a name")
     if not isinstance(fields, Mapping) or "task" not in fields or "schedule" not in fields:
-        raise ScheduleError(f"entry {name!r}: a dict with 'task' and 'schedule' is right, not {fields!r}")
+        given = ", ".join(map(repr, fields)) if isinstance(fields, Mapping) else type(fields).__name__
+        raise ScheduleError(f"entry {name!r}: a dict with 'task' and 'schedule' is right, not {given}")
     try:
         return Entry(**{**fields, "name": name, "app": app})
     except (ScheduleError, TypeError) as reason:
         raise ScheduleError(f"entry {name!r}: {reason}") from reason
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _time_limit(app: Celery, entry: Entry, task: Any) -> float | None:
+    """The hard time limit under which the entry's task runs, in seconds."""
+    limits = entry.options.get("time_limit"), getattr(task, "time_limit", None), app.conf.task_time_limit
+    return next((limit for limit in limits if limit), None)
 
 
 def planned(app: Celery, config: Config, entry: Entry) -> PlannedJob:
@@ -52,11 +67,13 @@ def planned(app: Celery, config: Config, entry: Entry) -> PlannedJob:
     task = app.tasks.get(entry.task)
     policy = policy_of(
         config, entry.name, entry.options,
-        time_limit=getattr(task, "time_limit", None), is_crontab=isinstance(entry.schedule, crontab),
+        time_limit=_time_limit(app, entry, task), is_crontab=isinstance(entry.schedule, crontab),
     )  # fmt: skip
     try:
         times = fire_times(entry.schedule, timezone=app.timezone)
     except ScheduleError as reason:
         raise ScheduleError(f"entry {entry.name!r}: {reason}") from reason
-    supervised = isinstance(task, Task) if policy.supervised is None else policy.supervised
+    supervised = policy.supervised
+    if supervised is None and task is not None:  # one that only the workers have may be of either kind
+        supervised = isinstance(task, Task)
     return PlannedJob(name=entry.name, times=times, policy=policy, supervised=supervised)

@@ -5,7 +5,8 @@
     AnarchonError
     ├── SettingError        a setting, or one entry's policy, that cannot be meant
     ├── ScheduleError       a schedule that cannot be read, or that never fires
-    ├── HeaderError         a message header of a version this worker does not know
+    ├── HeaderError         a message header that cannot be read
+    │   └── UnknownVersion      one of a version this worker does not know; another may
     └── StoreError          the store did not do what was asked
         ├── StoreUnreachable    no answer: down, refused, timed out; it may have acted
         └── StoreUnusable       an answer that rules it out: wrong version, no right, read-only
@@ -34,7 +35,11 @@ class ScheduleError(AnarchonError):
 
 
 class HeaderError(AnarchonError):
-    """A message header of a version, or with a content, that this worker does not know."""
+    """A message header that cannot be read."""
+
+
+class UnknownVersion(HeaderError):
+    """A message header of a version that this worker does not know; another one may."""
 
 
 class StoreError(AnarchonError):

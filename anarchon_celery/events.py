@@ -223,13 +223,26 @@ class RunAbandoned(RunEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class MessageGivenBack(RunEvent):
+class MessageGivenBack(Event):
     """A message this worker cannot run now is published again, for later or for another worker."""
 
     level = logging.WARNING
-    line = "{it.key}: given back for {it.delay:g} s: {it.reason}"
+    logger = _runs_logger
+    line = "{it.what}: given back for {it.delay:g} s: {it.reason}"
+    what: RunKey | str
     reason: str
     delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDropped(Event):
+    """A message that no worker could read; its run is dispatched again when its deadline passes."""
+
+    level = logging.ERROR
+    logger = _runs_logger
+    line = "{it.what}: dropped: {it.reason}"
+    what: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .config import Policy
-from .errors import HeaderError
+from .errors import HeaderError, UnknownVersion, in_one_line
 from .protocol import Run, RunKey, Start
 from .slots import from_iso, iso
 
@@ -75,24 +75,25 @@ def read(header: object) -> Order:
     """Return what a header says.
 
     Raises:
-        HeaderError: it is of a version this package does not know, or says what cannot be meant.
+        UnknownVersion: it is of a version this package does not know.
+        HeaderError: it says what cannot be meant.
     """
     if not isinstance(header, Mapping):
         raise HeaderError(f"the {HEADER!r} header is {type(header).__name__}, not a mapping")
     if header.get("v") != VERSION:
-        given = header.get("v")
-        raise HeaderError(f"header version {given!r} is unknown to this worker, which reads {VERSION}")
+        given = f"header version {header.get('v')!r}"
+        raise UnknownVersion(f"{given} is unknown to this worker, which reads {VERSION}")
     try:
         return _order(header)
     except (KeyError, TypeError, ValueError, OverflowError) as reason:
-        raise HeaderError(f"the {HEADER!r} header cannot be read: {reason!r}") from reason
+        raise HeaderError(f"the {HEADER!r} header cannot be read: {in_one_line(reason)}") from reason
 
 
 def _order(header: Mapping[str, Any]) -> Order:
     longest = header.get("max_runtime")
     token = header.get("token")
     return Order(
-        key=RunKey(str(header["job"]), from_iso(header["slot"]), str(header["kind"])),
+        key=RunKey(_text(header["job"]), from_iso(header["slot"]), _text(header["kind"])),
         task=str(header["task"]),
         dispatch=int(header["dispatch"]),
         trigger=str(header["trigger"]),
@@ -107,6 +108,12 @@ def _order(header: Mapping[str, Any]) -> Order:
         token=None if token is None else str(token),
         header={name: value for name, value in header.items() if name != "token"},
     )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _seconds(ms: int) -> float:

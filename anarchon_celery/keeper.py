@@ -31,9 +31,7 @@ from .lease import HandedOver, HeldLease, LeaseLost
 from .protocol import Release, Stale
 from .stores import Store, open_store
 from .stores.clock import monotonic
-
-#: How often the thread looks whether the worker stops (seconds).
-LOOK_EVERY = 0.1
+from .trust import LOOK_EVERY
 
 #: How long a stopping worker tries to give a run back before it leaves it to its deadline (seconds).
 RELEASE_WITHIN = 3.0
@@ -193,7 +191,7 @@ class Keeper:
                 self._look(leases)
             except Exception as reason:  # the other leases need their heartbeat
                 emit(TickFailed(in_one_line(reason)))
-            time.sleep(LOOK_EVERY)
+            time.sleep(LOOK_EVERY / 1000)
 
     def _look(self, leases: list[HeldLease]) -> None:
         if self._stopping():
@@ -206,7 +204,7 @@ class Keeper:
             self._heartbeat(renewable)
         for lease in leases:
             if lease.out_of_trust and self.holds(lease) and not lease.ending:
-                self.lose(lease, "it could not be renewed in time")
+                self.lose(lease, _why_out_of_trust(lease, now))
 
     def _heartbeat(self, leases: list[HeldLease]) -> None:
         try:
@@ -233,6 +231,12 @@ def _too_long(lease: HeldLease, now: float) -> bool:
     """Whether the run went on for longer than its job allows: a hung task must not block it for ever."""
     longest = lease.order.max_runtime
     return longest is not None and now - lease.began_at > longest / 1000
+
+
+def _why_out_of_trust(lease: HeldLease, now: float) -> str:
+    if _too_long(lease, now):
+        return f"it ran for longer than its max_runtime of {(lease.order.max_runtime or 0) / 1000:g} s"
+    return "it could not be renewed in time"
 
 
 #: By the app's id, with the app, so that the id stays its own.

@@ -9,14 +9,15 @@ WAITS = (0.5, 1.0, 2.0, 3.0, 5.0)
 class Patience:
     """A wait that grows with each failure and ends with the first success."""
 
-    def __init__(self) -> None:
-        """Begin with nothing to wait for."""
+    def __init__(self, most: float = WAITS[-1]) -> None:
+        """Begin with nothing to wait for; never wait for longer than ``most`` seconds."""
+        self._most = most
         self._failures = 0
         self._until = 0.0
 
     def begin(self, now: float) -> float:
         """Note one more failure at ``now`` (seconds); return how long to wait."""
-        wait = WAITS[min(self._failures, len(WAITS) - 1)]
+        wait = min(WAITS[min(self._failures, len(WAITS) - 1)], self._most)
         self._failures += 1
         self._until = now + wait
         return wait

@@ -16,17 +16,22 @@ from .protocol import Claimed, Offer, Registered, Registration
 from .slots import FireTimes, due, first_due, jitter
 
 #: The most slots of one job that are offered in one look.
-MOST_SLOTS = 1000
+MOST_SLOTS = 200
 
 
 @dataclass(slots=True)
 class PlannedJob:
-    """One job of this node; ``cursor`` is None until the store has told of it."""
+    """One job of this node.
+
+    ``cursor`` is None until the store has told of it, ``supervised`` where this node does not know:
+    then the store does, and ``learnt`` is what it said last.
+    """
 
     name: str
     times: FireTimes
     policy: Policy
-    supervised: bool = False
+    supervised: bool | None = None
+    learnt: bool = False
     cursor: int | None = None
     first_seen: int | None = None
     effective: int = 0
@@ -50,7 +55,7 @@ class Plan:
         return [
             Registration(
                 job=job.name, hash=job.times.key, cursor=job.cursor, first_seen=job.first_seen,
-                supervised=job.supervised,
+                supervised=job.learnt if job.supervised is None else job.supervised,
             )
             for job in self.jobs.values()
         ]  # fmt: skip
@@ -59,7 +64,7 @@ class Plan:
         """Take over what the store knows; it is right, and a cursor ahead of it goes back."""
         for answer in answers:
             job = self.jobs[answer.job]
-            job.supervised = job.supervised or answer.supervised
+            job.learnt = answer.supervised
             job.first_seen, job.effective = answer.first_seen, answer.effective
             job.not_before = 0  # it was told by a clock that may have gone back since
             self._move(job, self._cursor(job, answer.floor))

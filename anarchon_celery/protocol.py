@@ -75,6 +75,9 @@ LONGEST_START_TIMEOUT = 3_600_000
 #: A run whose job no node registered for this long is abandoned at its deadline.
 ORPHANED_AFTER = 86_400_000
 
+#: How many schedule hashes of a job are remembered: more than deploys overlap.
+REMEMBERED_HASHES = 8
+
 #: A node that was not seen for this long is forgotten when another one registers.
 GONE_AFTER = 86_400_000
 
@@ -208,12 +211,12 @@ class Redispatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A claim that was published."""
+    """A claim that was published; ``supervised`` is None where the node does not know: the store may."""
 
     key: RunKey
     dispatch: int
     task_id: str
-    supervised: bool = False
+    supervised: bool | None = None
     countdown: int = 0
     start_timeout: int = 300_000
 

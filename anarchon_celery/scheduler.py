@@ -37,7 +37,7 @@ from .events import (
 )
 from .patience import Patience
 from .plan import Plan
-from .protocol import Claim, Claimed, Node, Offer, Redispatch, Run
+from .protocol import Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
 from .stores import CHUNK, Store, new_nonce, open_store
 from .trust import HoldOff, trusted_until
 
@@ -96,7 +96,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self._poll_at = self._prune_at = 0
         self._wake_at: float | None = None
         self._hold_off = HoldOff()
-        self._store_patience = Patience()
+        # Else what comes due while the store is back already would be late when this node looks.
+        self._store_patience = Patience(most=self.config.claim_timeout / 3000)
         self._questions: list[Question] = []  # not yet answered
 
     def update_from_dict(self, entries: Any) -> None:
@@ -145,8 +146,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             return
         for some in _chunks(self.plan.registrations()):
             self.plan.learn(self.store.register(self.node, some))
-        self._registered_at = self.store.clock.now()
-        self.store.clock.take_jumps()
+        self._notice_jump()
+        self._registered_at = self.store.clock.now()  # a clock that went back has been registered with now
         if not self._started:
             self._started = True
             lease = f"{self.config.policy.lease / 1000:g} s"
@@ -156,7 +157,11 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         """Claim what came due, in chunks, and publish what was won."""
         self.dispatcher.record()
         offers = self.plan.due(self.store.clock.now())
-        self._questions += [Question(some, new_nonce()) for some in _offer_chunks(offers)]
+        self._questions += [Question(new_nonce(), offers=some) for some in _offer_chunks(offers)]
+        self._ask_all()
+
+    def _ask_all(self) -> None:
+        """Put the questions, oldest first; one whose answer is lost stays, and is put again."""
         while self._questions:
             question = self._questions[0]
             too_old = self._too_old(question)
@@ -170,6 +175,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         """Put the question, under the nonce it had before if its answer was lost."""
         if not question.asked_at:
             question.asked_at = self.store.clock.monotonic()
+        if question.seen:
+            return self._retake(question)
         answers = self.store.claim(self.node.name, question.offers, nonce=question.nonce)
         return [claim for answer in answers for claim in self._learn(answer)]
 
@@ -220,15 +227,17 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         return not (run.state == "running" and self._hold_off.on(self.store.clock.monotonic()))
 
     def _redispatch(self, runs: Sequence[Run]) -> None:
-        if not runs:
-            return
-        asked_at = self.store.clock.monotonic()
-        asked = [self._as_seen(run) for run in runs]
-        claims = self.store.redispatch(self.node.name, asked, nonce=new_nonce())
+        if runs:
+            seen = [self._as_seen(run) for run in runs]
+            self._questions.append(Question(new_nonce(), seen=seen))
+            self._ask_all()
+
+    def _retake(self, question: Question) -> list[Claim]:
+        claims = self.store.redispatch(self.node.name, question.seen, nonce=question.nonce)
         for claim in claims:
             if claim.answer == "abandoned" and claim.run is not None:
                 emit(RunAbandoned(claim.key, claim.run.reason or ""))
-        self.dispatcher.publish(claims, asked_at)
+        return claims
 
     def _as_seen(self, run: Run) -> Redispatch:
         job = self.plan.jobs.get(run.job)
@@ -259,6 +268,11 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             emit(HeldOff(why, length / 1000))
 
     def _wait_for_store(self, reason: StoreError) -> float:
+        """Say so, and look afresh later at what was not asked yet: it may be late by then."""
+        for question in self._questions:
+            if not question.asked_at:
+                self.plan.offer_again(question.offers)
+        self._questions = [question for question in self._questions if question.asked_at]
         first = not self._store_patience.on
         delay = self._store_patience.begin(self.store.clock.monotonic())
         if first or self._store_patience.worth_saying:
@@ -293,21 +307,35 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         """Give back what was claimed and not published; called in the middle of a tick and again after it."""
         if not hasattr(self, "dispatcher") or self._ticking:
             return
+        # Whose answer did not come may have been won: what was not, the store does not give back.
+        asked = [question for question in self._questions if question.asked_at]
+        unheard = [Release(key=key, nonce=question.nonce) for question in asked for key in question.keys]
+        self._questions.clear()
         try:
-            self.dispatcher.close()
+            self.dispatcher.close(unheard)
         except StoreError as reason:
-            emit(StoreLost(str(reason), 0))
+            emit(Noted(f"the store did not answer while this node stopped: {reason}"))
         self.publisher.close()
         self.store.close()
 
 
 @dataclass(slots=True)
 class Question:
-    """A claim to be answered; asked again under the same nonce while a win could be trusted."""
+    """Slots to claim, or runs to dispatch again: put under one nonce while a win could be trusted.
 
-    offers: Sequence[Offer]
+    ``asked_at`` are monotonic seconds, 0 until it was first put.
+    """
+
     nonce: str
+    offers: Sequence[Offer] = ()
+    seen: Sequence[Redispatch] = ()
     asked_at: float = 0.0
+
+    @property
+    def keys(self) -> list[RunKey]:
+        """The runs it may have won."""
+        slots = [RunKey(offer.job, slot) for offer in self.offers for slot in offer.slots]
+        return slots + [one.key for one in self.seen]
 
 
 def _config(app: Any) -> Config:

@@ -20,8 +20,8 @@ from celery.utils import uuid
 from celery.utils.time import make_aware
 
 from . import headers, worker
-from .errors import HeaderError, StoreError, in_one_line
-from .events import MessageGivenBack, RunRetried, RunStarted, SlotSkipped, emit
+from .errors import HeaderError, StoreError, UnknownVersion, in_one_line
+from .events import MessageDropped, MessageGivenBack, RunRetried, RunStarted, SlotSkipped, emit
 from .keeper import Keeper, keeper_of
 from .lease import HandedOver, HeldLease, Lease, LeaseLost, RunEnded, current_lease, held
 from .protocol import RunKey, Stale
@@ -101,8 +101,11 @@ class Task(CeleryTask):  # type: ignore[misc]
     def _start(self, keeper: Keeper, header: Any) -> HeldLease:
         try:
             order = headers.read(header)
-        except HeaderError as reason:
-            self._give_back(_named(header), str(reason))
+        except UnknownVersion as reason:
+            self._give_back(_named(header) or f"{self.name}[{self.request.id}]", str(reason))
+        except HeaderError as reason:  # nobody could read it: the run's start timeout sends another
+            emit(MessageDropped(f"{self.name}[{self.request.id}]", str(reason)))
+            raise Ignore(str(reason)) from None
         if worker.stopping() and order.handover:
             self._give_back(order.key, "the worker stops", delay=0.0)
         request = self.request
@@ -116,10 +119,13 @@ class Task(CeleryTask):  # type: ignore[misc]
                 self._give_back(order.key, answer.why, delay=answer.wait / 1000)
             emit(SlotSkipped(order.key, "stale"))
             raise Ignore(f"{order.key}: {answer.why}")
+        if answer.out_of_trust:  # the answer took longer than the lease: nothing is begun on it
+            keeper.give_up(answer, "the store answered too late")
+            raise answer.ended or RunEnded()
         emit(RunStarted(order.key, name, answer.attempt, answer.trigger))
         return answer
 
-    def _give_back(self, key: RunKey, reason: str, delay: float = GIVEN_BACK_FOR) -> NoReturn:
+    def _give_back(self, what: RunKey | str, reason: str, delay: float = GIVEN_BACK_FOR) -> NoReturn:
         """Publish the message again, as it is: never run it unclaimed, never lose it.
 
         ``Reject`` would do neither: after an early ack it does nothing, and Celery 5.7 stores a failure.
@@ -128,10 +134,15 @@ class Task(CeleryTask):  # type: ignore[misc]
         carried = dict(request.headers)
         if isinstance(header := carried[headers.HEADER], dict):  # less the token, which is this delivery's
             carried[headers.HEADER] = {name: value for name, value in header.items() if name != "token"}
-        self.signature_from_request(
+        again = self.signature_from_request(
             request, countdown=delay, retries=request.retries, headers=carried
-        ).apply_async()
-        emit(MessageGivenBack(key, reason, delay))
+        )
+        try:
+            again.apply_async()
+        except Exception as error:  # no broker either: the run's start timeout sends another
+            emit(MessageDropped(str(what), f"{reason}; {in_one_line(error)}"))
+        else:
+            emit(MessageGivenBack(what, reason, delay))
         raise Ignore(reason)
 
 
@@ -199,14 +210,12 @@ def _milliseconds_until(countdown: float | None, eta: datetime | None, zone: tzi
     return max(0, round(1000 * (countdown or 0)))
 
 
-def _named(header: Any) -> RunKey:
-    """The run a header seems to be about, for the log."""
-    if not isinstance(header, dict):
-        return RunKey("?", 0)
+def _named(header: Any) -> RunKey | None:
+    """The run that a header of an unknown version seems to be about, for the log."""
     try:
-        return RunKey(str(header.get("job", "?")), from_iso(header["slot"]))
+        return RunKey(str(header["job"]), from_iso(header["slot"]))
     except (KeyError, TypeError, ValueError):
-        return RunKey(str(header.get("job", "?")), 0)
+        return None
 
 
 @task_postrun.connect

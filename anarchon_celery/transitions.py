@@ -20,6 +20,7 @@ from .protocol import (
     LONGEST_START_TIMEOUT,
     MAX_DISPATCHES,
     ORPHANED_AFTER,
+    REMEMBERED_HASHES,
     Claim,
     Claimed,
     Holding,
@@ -37,10 +38,6 @@ from .protocol import (
     Start,
     Started,
 )
-
-#: How many schedule hashes of a job are remembered: more than deploys overlap.
-REMEMBERED_HASHES = 8
-
 
 # register ---------------------------------------------------------------------------------------
 
@@ -233,7 +230,8 @@ def sent(ledger: Ledger, now: int, published: Sequence[Sent]) -> None:
 def _sent(ledger: Ledger, now: int, run: Run, one: Sent) -> None:
     job = ledger.jobs.get(run.job)
     run = replace(run, task_id=one.task_id, queued_at=now, unstarted=run.unstarted + 1)
-    if not (one.supervised or run.attempt or (job is not None and job.supervised)):
+    known = job is not None and job.supervised
+    if not run.attempt and not (known if one.supervised is None else one.supervised):
         _end(ledger, run, now, "published", None)
         return
     span = one.countdown + start_timeout(one.start_timeout, run.unstarted)

@@ -10,6 +10,9 @@ from __future__ import annotations
 #: The smallest margin, in milliseconds.
 LEAST_MARGIN = 500
 
+#: How often a holder looks whether a heartbeat is due or its worker stops (ms).
+LOOK_EVERY = 100
+
 
 def margin(length: int) -> int:
     """Return the milliseconds by which a holder gives up earlier than the store does."""

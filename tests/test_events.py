@@ -94,6 +94,11 @@ NODE_LINES = [
     (events.BrokerBack(), "INFO", "the broker takes messages again"),
     (events.TickFailed("KeyError: 'x'"), "ERROR", "this look failed, the next one follows: KeyError: 'x'"),
     (
+        events.MessageDropped("proj.job[id-1]", "the 'anarchon' header is str, not a mapping"),
+        "ERROR",
+        "proj.job[id-1]: dropped: the 'anarchon' header is str, not a mapping",
+    ),
+    (
         events.HeldOff("stalled for 12.0 s", 10.0),
         "WARNING",
         "stalled for 12.0 s: takes over no running run for 10 s",
@@ -119,7 +124,7 @@ def test_the_line_of_a_run(caplog, event, level, line):
 @pytest.mark.parametrize(("event", "level", "line"), NODE_LINES, ids=[line for _, _, line in NODE_LINES])
 def test_the_line_of_a_node(caplog, event, level, line):
     events.emit(event)
-    assert [("anarchon_celery", level, "[anarchon] " + line)] == said(caplog)
+    assert [(event.logger.name, level, "[anarchon] " + line)] == said(caplog)
 
 
 def test_no_happening_is_left_out_above():

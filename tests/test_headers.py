@@ -107,7 +107,7 @@ def test_no_version_is_no_version_of_ours():
 def test_a_missing_word_is_named_in_one_line(missing):
     with pytest.raises(HeaderError) as refused:
         headers.read({key: value for key, value in WRITTEN.items() if key != missing})
-    assert f"the 'anarchon' header cannot be read: KeyError({missing!r})" == str(refused.value)
+    assert f"the 'anarchon' header cannot be read: KeyError: {missing!r}" == str(refused.value)
 
 
 def test_max_runtime_may_be_missing():

@@ -223,7 +223,10 @@ class TwoStores(RuleBasedStateMachine):
         )  # fmt: skip
 
     @precondition(lambda self: self.any_run("claimed"))
-    @rule(pick=picks, is_right=mostly, supervised=mostly, countdown=delays, timeout=timeouts, again=seldom)
+    @rule(
+        pick=picks, is_right=mostly, supervised=st.sampled_from([True, True, None, False]),
+        countdown=delays, timeout=timeouts, again=seldom,
+    )  # fmt: skip
     def sent(self, pick, is_right, supervised, countdown, timeout, again):
         run = self.pick(pick, "claimed")
         one = Sent(

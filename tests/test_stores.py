@@ -143,7 +143,9 @@ class Story:
     def claim(self, slot: int = T, **how) -> Claim:
         return self.offer(slot, **how).claims[0]
 
-    def sent(self, slot: int = T, *, dispatch: int | None = None, supervised: bool = True, **how) -> None:
+    def sent(
+        self, slot: int = T, *, dispatch: int | None = None, supervised: bool | None = True, **how
+    ) -> None:
         dispatch = self.run(slot).dispatch if dispatch is None else dispatch
         published = Sent(
             key=self.key(slot), dispatch=dispatch, task_id=f"task-{dispatch}", supervised=supervised, **how
@@ -594,6 +596,22 @@ def test_a_claim_of_a_job_nobody_supervises_ends_as_published(story):
 def test_a_job_that_the_store_knows_as_supervised_is_queued(story):
     story.register(supervised=True)
     story.claim()
+    story.sent(supervised=None)
+    assert story.run().state == "queued"
+
+
+def test_a_node_that_knows_a_job_as_unsupervised_is_right(story):
+    """Its task lost the base class, or somebody says so: nobody would ever start its runs."""
+    story.register(supervised=True)
+    story.claim()
+    story.sent(supervised=False)
+    assert story.run().state == "published"
+
+
+def test_a_run_that_was_ever_started_stays_supervised(story):
+    story.begin()
+    story.release(token="t1")
+    story.redispatch()
     story.sent(supervised=False)
     assert story.run().state == "queued"
 
@@ -1031,7 +1049,7 @@ def test_a_published_run_may_be_started_late_and_is_supervised_from_then_on(stor
     assert story.finish()
     story.now += MINUTE
     story.claim(T + MINUTE, nonce="n2")
-    story.sent(T + MINUTE, supervised=False)
+    story.sent(T + MINUTE, supervised=None)
     assert story.run(T + MINUTE).state == "queued"
 
 

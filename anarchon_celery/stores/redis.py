@@ -45,6 +45,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from .. import protocol
 from ..errors import StoreError, StoreUnreachable, StoreUnusable
 from ..protocol import (
     ACTIVE,
@@ -76,6 +77,16 @@ logger = logging.getLogger(__name__)
 
 #: The version of the keys described above; ``lua/prelude.lua`` refuses a later one.
 VERSION = 1
+
+#: What the scripts know of the protocol's limits.
+_LIMITS = {
+    "VERSION": VERSION,
+    "MAX_DISPATCHES": protocol.MAX_DISPATCHES,
+    "LONGEST_START_TIMEOUT": protocol.LONGEST_START_TIMEOUT,
+    "ORPHANED_AFTER": protocol.ORPHANED_AFTER,
+    "GONE_AFTER": protocol.GONE_AFTER,
+    "REMEMBERED_HASHES": protocol.REMEMBERED_HASHES,
+}
 
 #: How an error of the server begins that goes away by itself.
 _PASSING = ("BUSY ", "TRYAGAIN", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
@@ -323,5 +334,8 @@ class RedisStore(Store):
 def _script(verb: str) -> tuple[str, str]:
     """Return the script of a verb, and its hash."""
     folder = Path(__file__).with_name("lua")
-    script = "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", verb))
+    limits = f"local {', '.join(_LIMITS)} = {', '.join(map(str, _LIMITS.values()))}"
+    script = "\n".join(
+        [limits, *(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", verb))]
+    )
     return script, sha1(script.encode(), usedforsecurity=False).hexdigest()

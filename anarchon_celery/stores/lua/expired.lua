@@ -2,7 +2,6 @@
 -- Asked: node {id, name, kind}, limit, after? {score: deadline, job, slot, kind}
 -- Answers: {runs, next_deadline?, orphaned: the jobs among them that no node has had for a day}
 -- Keys: meta, nodes, jobs, job:<job>, deadlines, run:<kind>:<slot>:<job> and the other indexes of runs
-local ORPHANED_AFTER = 86400000
 
 local function cut(job)
   local changes, is_cut = {}, false

@@ -10,7 +10,8 @@
 -- that the hash lacks has the default of protocol.Run. Numbers are written by `text`, because tostring and
 -- cjson stop at 14 digits, and a fence has 16. Texts are never compared by `<`, which follows the
 -- server's locale.
-local VERSION = 1
+-- The limits of the protocol are set before it, by redis.py: VERSION, MAX_DISPATCHES,
+-- LONGEST_START_TIMEOUT, ORPHANED_AFTER, GONE_AFTER, REMEMBERED_HASHES.
 local prefix, asked = KEYS[1], cjson.decode(ARGV[1])
 local unreadable = {}
 

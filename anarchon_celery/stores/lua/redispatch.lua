@@ -2,7 +2,6 @@
 -- Asked: node, nonce; runs [{job, slot, kind, state, dispatch, deadline, max_crashes, claim_timeout}]
 -- Answers: [{answer, run?}]
 -- Keys: job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
-local MAX_DISPATCHES, ORPHANED_AFTER = 5, 86400000
 
 -- What the answer was, by the state it left.
 local REDISPATCHED = {claimed = 'won', cancelled = 'cancelled', abandoned = 'abandoned'}

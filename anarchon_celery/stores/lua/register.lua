@@ -2,7 +2,6 @@
 -- Asked: node {id, name, kind}; jobs [{job, hash, cursor?, first_seen?, supervised}]
 -- Answers: [{floor?, first_seen, effective, supervised}]
 -- Keys: nodes, jobs, job:<job>
-local REMEMBERED_HASHES, GONE_AFTER = 8, 86400000
 
 -- A job no node has registered here: new, or learnt back from the memory of a node.
 local function learnt(started, one)

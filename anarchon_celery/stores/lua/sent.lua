@@ -1,8 +1,7 @@
 -- sent: note which claims were published; where a worker was faster there is nothing to note.
--- Asked: runs [{job, slot, kind, dispatch, task_id, supervised, countdown, start_timeout}]
+-- Asked: runs [{job, slot, kind, dispatch, task_id, supervised?, countdown, start_timeout}]
 -- Answers: nothing
 -- Keys: job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
-local LONGEST_START_TIMEOUT = 3600000
 
 -- Doubled for each dispatch since the last start, up to an hour.
 local function start_timeout(first, dispatches)
@@ -10,7 +9,8 @@ local function start_timeout(first, dispatches)
 end
 
 local function is_supervised(run, one)
-  if one.supervised or run.attempt > 0 then return true end
+  if run.attempt > 0 then return true end
+  if one.supervised ~= nil then return one.supervised end
   local job = find_job(run.job)
   return job and job.supervised
 end
