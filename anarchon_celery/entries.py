@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from celery import Celery
-from celery.beat import ScheduleEntry
+from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab
 
 from .config import Config, policy_of
@@ -24,6 +25,10 @@ class Entry(ScheduleEntry):  # type: ignore[misc]
         super().__init__(*args, schedule=as_schedule(schedule), **fields)
 
 
+#: What an entry may say, as Celery has it.
+FIELDS = ("task", "schedule", "args", "kwargs", "options", "relative", "last_run_at", "total_run_count")
+
+
 def read_entry(app: Celery, name: str, fields: Any) -> Entry:
     """Return one entry of ``beat_schedule``.
 
@@ -32,15 +37,36 @@ def read_entry(app: Celery, name: str, fields: Any) -> Entry:
     """
     if isinstance(fields, Entry):
         return fields
-    if not isinstance(name, str) or "\0" in name or not _is_unicode(name):  # which stores cannot keep
-        raise ScheduleError(f"entry {name!r}: a text without NUL and half characters is right as a name")
+    try:
+        _check(name, fields)
+        return Entry(**{**fields, "name": name, "app": app})
+    except ScheduleError as reason:
+        raise ScheduleError(f"entry {name!r}: {reason}") from reason
+
+
+def _check(name: Any, fields: Any) -> None:
+    """Refuse what would only come out when the job is due."""
+    if not isinstance(name, str) or not name.isprintable() or not _is_unicode(name):
+        raise ScheduleError("a text of printable characters is right as a name")
     if not isinstance(fields, Mapping) or "task" not in fields or "schedule" not in fields:
         given = ", ".join(map(repr, fields)) if isinstance(fields, Mapping) else type(fields).__name__
-        raise ScheduleError(f"entry {name!r}: a dict with 'task' and 'schedule' is right, not {given}")
-    try:
-        return Entry(**{**fields, "name": name, "app": app})
-    except (ScheduleError, TypeError) as reason:
-        raise ScheduleError(f"entry {name!r}: {reason}") from reason
+        raise ScheduleError(f"a dict with 'task' and 'schedule' is right, not {given}")
+    for field in fields:
+        if field not in FIELDS:
+            near = "".join(f"; did you mean {one!r}?" for one in get_close_matches(str(field), FIELDS, 1))
+            raise ScheduleError(f"an entry has no key {field!r}{near}")
+    if not isinstance(fields["task"], str) or not fields["task"]:
+        raise ScheduleError(f"task={fields['task']!r}: the name of a task is right")
+    for field, kind, right in _KINDS:
+        if fields.get(field) is not None and not isinstance(fields[field], kind):
+            raise ScheduleError(f"{field} is of type {type(fields[field]).__name__}: a {right} is right")
+
+
+_KINDS: tuple[tuple[str, Any, str], ...] = (
+    ("args", (list, tuple, BeatLazyFunc), "list or tuple"),
+    ("kwargs", (Mapping, BeatLazyFunc), "dict"),
+    ("options", Mapping, "dict"),
+)
 
 
 def _is_unicode(text: str) -> bool:

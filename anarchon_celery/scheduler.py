@@ -11,8 +11,9 @@ exception out of ``tick`` ends beat, so none comes out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from celery import beat
@@ -343,6 +344,14 @@ def _config(app: Any) -> Config:
         config = Config.of(app)
     except SettingError as reason:
         raise SystemExit(f"anarchon: {reason}") from reason
+    if not isinstance(app.conf.beat_schedule, Mapping):
+        given = type(app.conf.beat_schedule).__name__
+        raise SystemExit(f"anarchon: beat_schedule is of type {given}: a dict of entries by name is right")
+    try:
+        app.timezone.utcoffset(datetime(2026, 1, 1))
+    except Exception as reason:
+        why = in_one_line(reason)
+        raise SystemExit(f"anarchon: timezone={app.conf.timezone!r}: no such time zone ({why})") from reason
     if app.conf.task_always_eager:
         raise SystemExit("anarchon: task_always_eager=True: beat would run each task itself; False is right")
     return config

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
+import time
 from typing import Any
 
-from celery.signals import worker_init, worker_shutting_down
+from celery.signals import worker_init, worker_ready, worker_shutting_down
 from celery.utils import uuid
 from celery.worker.request import Request as CeleryRequest
 
 from . import headers
 from .config import Config
 from .errors import SettingError, StoreError
-from .events import Noted, emit
+from .events import Noted, StoreBack, StoreLost, emit
+from .patience import Patience
 from .stores import open_store
 
 #: Shared by the parent and the children it forks: 0 works, 1 stops.
@@ -51,6 +54,31 @@ def _prepare(sender: Any = None, **_: Any) -> None:
     for warning in config.warnings:
         emit(Noted(warning))
     _stop_byte, _parent_pid = mmap.mmap(-1, 1), os.getpid()
+
+
+@worker_ready.connect
+def _look_for_store(sender: Any = None, **_: Any) -> None:
+    """Say at the start whether the store answers; the children open it for themselves."""
+    config = Config.of(sender.app)
+    threading.Thread(target=_wait_for_store, args=[config], name="anarchon-store", daemon=True).start()
+
+
+def _wait_for_store(config: Config) -> None:
+    store = open_store(config.store, prefix=config.prefix, options=config.store_options)
+    patience = Patience()
+    while not stopping():
+        try:
+            store.nodes()
+        except StoreError as reason:
+            wait = patience.begin(time.monotonic())
+            if patience.worth_saying:
+                emit(StoreLost(str(reason), wait))
+            time.sleep(wait)
+        else:
+            break
+    store.close()
+    if patience.end():
+        emit(StoreBack())
 
 
 @worker_shutting_down.connect

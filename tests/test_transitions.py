@@ -10,6 +10,7 @@ from anarchon_celery.ledger import Ledger
 from anarchon_celery.protocol import (
     ACTIVE,
     ENDED,
+    REMEMBERED_HASHES,
     Claim,
     Holding,
     Job,
@@ -26,7 +27,6 @@ from anarchon_celery.protocol import (
     Started,
 )
 from anarchon_celery.transitions import (
-    REMEMBERED_HASHES,
     claim,
     finish,
     forget,

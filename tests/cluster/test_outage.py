@@ -89,9 +89,10 @@ def test_nodes_that_start_before_their_store_wait_for_it(redis_cluster, own_redi
     worker = cluster.worker('w1')
     beat = cluster.beat('beat-1')
     beat.wait_for('waiting for the store: .*; trying again in', 30)
-    worker.wait_for(r'ready\.', 30)
+    worker.wait_for('waiting for the store: .*; trying again in', 30)
     assert '[anarchon] started as' not in beat.output
     own_redis_server.start()
+    worker.wait_for('the store answers again', 30)
     beat.wait_for(r'\[anarchon\] started as', 30)
     cluster.run_where(lambda run: run.state == 'succeeded', 30, 'tick')
 
