@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from celery import Celery
-from celery.beat import BeatLazyFunc, ScheduleEntry
+from celery.beat import ScheduleEntry
 from celery.schedules import crontab
 
 from .config import Config, policy_of
@@ -63,8 +63,8 @@ def _check(name: Any, fields: Any) -> None:
 
 
 _KINDS: tuple[tuple[str, Any, str], ...] = (
-    ("args", (list, tuple, BeatLazyFunc), "list or tuple"),
-    ("kwargs", (Mapping, BeatLazyFunc), "dict"),
+    ("args", (list, tuple), "list or tuple"),
+    ("kwargs", Mapping, "dict"),
     ("options", Mapping, "dict"),
 )
 

@@ -154,10 +154,13 @@ class Keeper:
 
     def give_up(self, lease: HeldLease, reason: str) -> None:
         """The task stopped because it no longer trusts its lease: lose it, or give it back if it is ours."""
-        self.confirm(lease)
         if not lease.lost:
-            with suppress(StoreError):
-                self.store.release([Release(key=lease.key, token=lease.token)])
+            self.confirm(lease)
+            if lease.lost:
+                return
+        # Told before of the end of trust, it may be ours still: confirmed, it would be for another lease.
+        with suppress(StoreError):
+            self.store.release([Release(key=lease.key, token=lease.token)])
         self.lose(lease, reason)
 
     def _persist(self, ask: Callable[[], Answer], until: float | Callable[[], float]) -> Answer:

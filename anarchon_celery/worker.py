@@ -75,10 +75,10 @@ def _wait_for_store(config: Config) -> None:
                 emit(StoreLost(str(reason), wait))
             time.sleep(wait)
         else:
+            if patience.end():
+                emit(StoreBack())
             break
     store.close()
-    if patience.end():
-        emit(StoreBack())
 
 
 @worker_shutting_down.connect

@@ -17,6 +17,8 @@ from anarchon_celery.stores import SCHEMES
 
 DURATION = "a duration above 0 to 36500d is right, such as 30 (seconds), '250ms' or '1h30m'"
 FROM_ZERO = DURATION.replace("above", "from")
+LATER = f"a store that comes in a later version; {A_STORE}"
+OWN_STORES = "each process would have a store of its own; a file is right, such as sqlite:///jobs.db"
 
 
 def app_with(namespace=None, **settings):
@@ -396,6 +398,7 @@ ALL = (
         ("anarchon_max_runtime", 0, f"0: {DURATION}"),
         ("anarchon_poll", 0, f"0: {DURATION}"),
         ("anarchon_claim_timeout", 0, f"0: {DURATION.replace('above 0', 'from 2s')}"),
+        ("anarchon_claim_timeout", "1999ms", f"'1999ms': {DURATION.replace('above 0', 'from 2s')}"),
         ("anarchon_history", "36501d", f"'36501d': {DURATION}"),
         ("anarchon_jitter", -0.1, f"-0.1: {FROM_ZERO}"),
         ("anarchon_first_catch_up", "soon", f"'soon': {FROM_ZERO}"),
@@ -442,6 +445,16 @@ ALL = (
         ("anarchon_store", "redis:hush@h", f"'redis:***@h': {A_STORE}; did you mean 'redis'?"),
         ("anarchon_store", "", f"'': {A_STORE}"),
         ("anarchon_store", 5, f"5: {A_STORE}"),
+        ("anarchon_store", "REDIS://h", f"'REDIS://h': {A_STORE}; did you mean 'redis'?"),
+        ("anarchon_store", "Sqlite:///a.db", f"'Sqlite:///a.db': {A_STORE}; did you mean 'sqlite'?"),
+        *[
+            ("anarchon_store", f"{scheme}://u:hush@h/d", f"'{scheme}://u:***@h/d': {LATER}")
+            for scheme in ("postgres", "postgresql", "postgresql+psycopg", "mysql", "mariadb", "sentinel")
+        ],
+        *[
+            ("anarchon_store", url, f"'{url}': {OWN_STORES}")
+            for url in ("sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///:memory:?timeout=5")
+        ],
         ("beat_cron_starting_deadline", "soon", f"'soon': {DURATION}"),
     ],
 )
@@ -455,6 +468,36 @@ def test_two_settings_that_do_not_go_together():
         "a lease of at least 6s is right, or a shorter heartbeat"
     )
     assert config(anarchon_lease="6s", anarchon_heartbeat="3s").policy.heartbeat == 3_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "shown"),
+    [
+        ({"anarchon_lease": 0.9}, "anarchon_lease=0.9", ("900ms", "500ms", "300ms")),
+        (
+            {"anarchon_lease": "1200ms", "anarchon_heartbeat": "600ms"},
+            "anarchon_heartbeat='600ms'",
+            ("1s200ms", "500ms", "600ms"),
+        ),
+    ],
+)
+def test_a_lease_that_leaves_no_time_for_a_heartbeat(settings, given, shown):
+    lease, early, beat = shown
+    why = f"a lease of {lease} is given up {early} early: no time is left for a heartbeat every {beat}"
+    assert f"{given}: {why}; a longer one is right, of 1s at least" == refusal(config, **settings)
+    assert 333 == config(anarchon_lease=1).policy.heartbeat
+    own = {name.removeprefix("anarchon_"): value for name, value in settings.items()}
+    line = f"entry 'report': {given.removeprefix('anarchon_')}: {why}; a longer one is right, of 1s at least"
+    assert line == refusal(entry, own)
+
+
+def test_the_shortest_claim_timeout():
+    assert 2_000 == config(anarchon_claim_timeout=2).claim_timeout
+
+
+def test_a_file_may_be_a_store_wherever_it_lies():
+    for url in ("sqlite:///a.db", "sqlite:////var/lib/a.db", "sqlite:///a.db?timeout=5"):
+        assert url == config(anarchon_store=url).store
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -635,6 +635,46 @@ def test_a_start_that_has_no_answer_is_given_up_after_a_second(stage):
     assert held_by(stage.keeper, "id") is None
 
 
+def test_a_start_without_any_answer_is_undone_since_nobody_would_hold_it(stage):
+    order = stage.order()
+    stage.faults.lose_answers["start"] = 1_000
+    with pytest.raises(StoreError, match="the answer was lost"):
+        stage.keeper.start(order, token="t", worker="w", task_id="id")
+    run = stage.run()
+    assert ("released", "t", 0) == (run.state, run.token, run.crashes)
+    assert (1, []) == (stage.faults.count("release"), list(stage.keeper._leases))
+
+
+@pytest.mark.parametrize("told_before", [False, True])
+def test_a_lease_that_is_given_up_while_it_is_held_is_given_back_at_once(stage, watch, log, told_before):
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=29_000))
+    stage.keeper.let_go(mine)  # the heartbeat has no part in this
+    watch.at += 28
+    if told_before:
+        stage.keeper.lose(mine, "the end of trust")
+    stage.keeper.give_up(mine, "the end of trust")
+    assert ("released", 0) == (stage.run().state, stage.run().crashes)
+    assert mine.lost
+    assert ["lease lost after N ms: the end of trust"] == lines(log)
+
+
+def test_a_lease_that_is_given_up_when_another_has_it_is_the_others(stage, log):
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=29_000))
+    stage.take_over()
+    theirs = stage.run()
+    stage.keeper.give_up(mine, "the end of trust")
+    assert theirs == stage.run()
+    assert ["lease lost after N ms: taken over as attempt 2"] == lines(log)
+
+
+def test_a_lease_that_is_given_up_while_the_store_is_away_is_lost(stage, log):
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=29_000))
+    stage.faults.down = True
+    stage.keeper.give_up(mine, "the end of trust")
+    assert ("running", True) == (stage.run().state, mine.lost)
+    assert ["lease lost after N ms: it is down"] == lines(log)
+
+
 def test_a_lease_out_of_trust_is_confirmed_where_nobody_took_it(stage, watch):
     mine = stage.start(policy=Policy(lease=30_000, heartbeat=29_000))
     stage.keeper.let_go(mine)

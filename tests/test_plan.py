@@ -119,6 +119,21 @@ def test_what_the_node_knows_as_supervised_stays_so():
     assert plan.jobs["report"].supervised
 
 
+def test_what_the_node_knows_as_plain_stays_so():
+    plan = plan_of(job(supervised=False))
+    plan.learn([told(supervised=True)])
+    assert [False] == [known.supervised for known in plan.registrations()]
+
+
+def test_of_what_the_node_does_not_know_it_tells_what_the_store_said_last():
+    plan = plan_of(job())
+    assert [False] == [known.supervised for known in plan.registrations()]
+    for said in (True, False, True):
+        plan.learn([told(supervised=said)])
+        assert [said] == [known.supervised for known in plan.registrations()]
+        assert plan.jobs["report"].supervised is None, "it is only a memory"
+
+
 # The cursor -------------------------------------------------------------------------------------
 
 

@@ -15,9 +15,10 @@ from datetime import datetime
 from typing import cast
 
 import pytest
-from celery import Celery
+from celery import Celery, Task
 from celery.beat import BeatLazyFunc
 from celery.schedules import crontab
+from kombu.exceptions import OperationalError
 from kombu.utils import functional
 
 import anarchon_celery
@@ -296,6 +297,11 @@ def test_a_loop_goes_on_at_least_every_second(stage):
             {"anarchon_store": "redis://localhost", "anarchon_store_options": {"colour": "blue"}},
             "anarchon: redis://localhost:6379/0: the Redis client does not take these options: ",
         ),
+        (
+            {"beat_schedule": [{"task": "t", "schedule": 1}]},
+            "anarchon: beat_schedule is of type list: a dict of entries by name is right",
+        ),
+        ({"timezone": "Mars/Olympus"}, "anarchon: timezone='Mars/Olympus': no such time zone ("),
     ],
 )
 def test_an_impossible_setting_stops_the_start_with_one_line(stage, conf, line):
@@ -407,6 +413,57 @@ def test_a_task_with_the_base_class_is_supervised_from_the_start(stage):
     beat = stage.beat(app=app)
     beat.tick()
     assert {0: "queued"} == stage.states()
+
+
+@pytest.mark.parametrize(
+    ("base", "known", "state"),
+    [(None, None, "queued"), (Task, False, "published"), (anarchon_celery.Task, True, "queued")],
+    ids=["unknown here", "plain", "base class"],
+)
+def test_of_supervision_the_store_is_told_what_the_node_knows_and_asked_what_it_does_not(
+    stage, base, known, state
+):
+    # Until now it was one with the base class.
+    before = Registration(job="sync", hash=Interval(HOUR).key, supervised=True)
+    open_store(stage.url).register(Node(id="n", name="n"), [before], now=T - 1)
+    app = stage.app({"sync": {"task": "proj.sync", "schedule": 3600}})
+    if base is not None:
+
+        @app.task(base=base, name="proj.sync", shared=False)
+        def task():
+            """Never run here."""
+
+    beat = stage.beat(app=app)
+    faults = put_in_front(beat, Faults(beat.store))
+    beat.tick()
+    (recorded,) = (args[0] for name, args, _ in faults.asked if name == "sent")
+    assert [known] == [one.supervised for one in recorded]
+    assert state == stage.the_run().state
+
+
+@pytest.mark.parametrize(
+    ("of_entry", "of_task", "of_all", "seconds"),
+    [(7, 8, 9, 7), (None, 8, 9, 8), (None, None, 9, 9), (7, None, None, 7), (None, None, None, None)],
+)
+def test_a_run_may_take_as_long_as_the_time_limit_of_its_entry_else_its_task_else_all(
+    stage, of_entry, of_task, of_all, seconds
+):
+    options = {} if of_entry is None else {"time_limit": of_entry}
+    app = stage.app(
+        {"sync": {"task": "proj.sync", "schedule": 1, "options": options}}, task_time_limit=of_all
+    )
+
+    @app.task(name="proj.sync", time_limit=of_task, shared=False)
+    def task():
+        """Never run here."""
+
+    policy = stage.beat(app=app).plan.jobs["sync"].policy
+    assert (seconds and seconds * 1000) == policy.max_runtime
+
+
+def test_a_task_that_beat_does_not_know_has_the_time_limit_of_all(stage):
+    beat = stage.beat({"sync": {"task": "proj.sync", "schedule": 1}}, task_time_limit=9)
+    assert 9_000 == beat.plan.jobs["sync"].policy.max_runtime
 
 
 def test_what_came_due_while_nobody_looked_is_recorded_as_missed_but_for_the_latest(stage, log):
@@ -553,6 +610,42 @@ def test_a_bad_entry_is_reported_once_in_one_line_and_the_others_run(stage, log,
     assert 1 == len(stage.messages())
 
 
+A_NAME = "a text of printable characters is right as a name"
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "why"),
+    [
+        ("a\nb", {}, A_NAME),
+        ("a\0b", {}, A_NAME),
+        ("caf\udce9", {}, A_NAME),
+        (5, {}, A_NAME),
+        ("bad", {"arg": ()}, "an entry has no key 'arg'; did you mean 'args'?"),
+        ("bad", {"colour": "blue"}, "an entry has no key 'colour'"),
+        ("bad", {5: "blue"}, "an entry has no key 5"),
+        ("bad", {"task": ""}, "task='': the name of a task is right"),
+        ("bad", {"task": None}, "task=None: the name of a task is right"),
+        ("bad", {"args": "eu"}, "args is of type str: a list or tuple is right"),
+        ("bad", {"args": 5}, "args is of type int: a list or tuple is right"),
+        ("bad", {"args": BeatLazyFunc(tuple)}, "args is of type BeatLazyFunc: a list or tuple is right"),
+        ("bad", {"kwargs": [("a", 1)]}, "kwargs is of type list: a dict is right"),
+        ("bad", {"kwargs": BeatLazyFunc(dict)}, "kwargs is of type BeatLazyFunc: a dict is right"),
+        ("bad", {"options": ["queue"]}, "options is of type list: a dict is right"),
+    ],
+    ids=[
+        "name of two lines", "name with NUL", "name with half a character", "name that is no text",
+        "key with a near one", "key", "key that is no text", "no name of a task", "no task", "text for args",
+        "number for args", "lazy args", "list for kwargs", "lazy kwargs", "list for options",
+    ],
+)  # fmt: skip
+def test_what_would_only_come_out_when_the_job_is_due_is_refused_at_the_start(stage, log, name, fields, why):
+    beat = stage.beat({name: {"task": "t", "schedule": 1} | fields} | sync())
+    beat.tick()
+    assert [f"entry {name!r}: {why}; this job stays out, the others go on"] == lines(log, "stays out")
+    assert ["sync"] == [job.name for job in open_store(stage.url).jobs()]
+    assert [iso(T)] == stage.slots()
+
+
 @pytest.mark.parametrize(
     "options",
     [{"countdown": "soon"}, {"priority": {}, "serializer": "nonsense"}, {"expires": object()}],
@@ -667,6 +760,40 @@ def test_a_win_that_could_not_be_trusted_any_more_is_not_asked_for_again(stage):
     stage.run(beat, 1_500)
     assert "queued" == stage.the_run().state
     assert iso(T) in stage.slots()
+
+
+def test_what_was_not_asked_before_an_outage_is_looked_at_afresh_after_it(stage, monkeypatch):
+    monkeypatch.setattr(scheduler_module, "CHUNK", 2)
+    never_late = {"anarchon": {"catch_up": "none"}}
+    entries = {f"job-{n}": {"task": "t", "schedule": 60, "options": never_late} for n in range(6)}
+    beat, faults = stage.faulty_beat(entries)
+    beat.tick()
+    stage.clock.advance(MINUTE)
+    faults.down = True
+    beat.tick()
+    stage.clock.advance(30_000)
+    faults.down = False
+    stage.run(beat, 1_000)
+    assert {f"job-{n}": "missed" for n in range(6)} == {
+        run.job: run.state for run in open_store(stage.url).runs() if run.slot == T + MINUTE
+    }
+    assert [] == stage.messages()
+
+
+def test_what_was_not_asked_before_a_short_outage_is_still_in_time_after_it(stage, log, monkeypatch):
+    monkeypatch.setattr(scheduler_module, "CHUNK", 2)
+    never_late = {"anarchon": {"catch_up": "none"}}
+    entries = {f"job-{n}": {"task": "t", "schedule": 60, "options": never_late} for n in range(6)}
+    beat, faults = stage.faulty_beat(entries)
+    beat.tick()
+    stage.clock.advance(MINUTE)
+    faults.down = True
+    beat.tick()
+    stage.clock.advance(500)
+    faults.down = False
+    stage.run(beat, 1_000)
+    assert [iso(T + MINUTE)] * 6 == stage.slots()
+    assert [f"job-{n}" for n in range(6)] == [line.split(" @")[0] for line in lines(log, "scheduled)")]
 
 
 def test_a_claim_that_was_answered_too_late_is_given_back_unpublished(stage, log):
@@ -793,6 +920,53 @@ def test_only_the_first_of_many_runs_tries_a_broker_that_is_away(stage, log, no_
     assert 1 == len(lines(log, "waiting for the broker"))
 
 
+def publish_the_first_and_fail_at_the_second(beat: Scheduler, reason: Exception) -> list[str]:
+    """Let the broker lose its answer to ``job-1``; the jobs of all attempts are in the list."""
+    tried: list[str] = []
+    publish = beat.publisher.publish
+
+    def failing(entry, *rest):
+        tried.append(entry.name)
+        if entry.name == "job-1":
+            raise reason
+        return publish(entry, *rest)
+
+    beat.publisher.publish = failing
+    return tried
+
+
+FIVE = {
+    f"job-{n}": {"task": "t", "schedule": 3600, "options": {"anarchon": {"supervised": True}}}
+    for n in range(5)
+}
+
+
+@pytest.mark.parametrize("reason", [OperationalError("gone"), TimeoutError("timed out")], ids=repr)
+def test_a_connection_that_fails_in_the_middle_keeps_no_other_run_waiting(stage, log, reason):
+    beat, faults = stage.faulty_beat(FIVE)
+    tried = publish_the_first_and_fail_at_the_second(beat, reason)
+    beat.tick()
+    assert ["job-0", "job-1"] == tried, "the others would wait as long"
+    found = {run.job: (run.state, run.dispatch, run.deadline) for run in open_store(stage.url).runs()}
+    given_back = {f"job-{n}": ("released", 0, T) for n in (2, 3, 4)}
+    # The second one may be out: its deadline decides.
+    decided = {"job-0": ("queued", 1, T + 300_000), "job-1": ("claimed", 1, T + 10_000)}
+    assert decided | given_back == found
+    assert (1, 1) == (faults.calls["sent"], faults.calls["release"])
+    assert 1 == len(lines(log, "not published"))
+
+
+def test_a_message_that_fails_for_a_reason_of_its_own_stops_no_other(stage, log):
+    beat = stage.beat(FIVE)
+    tried = publish_the_first_and_fail_at_the_second(beat, RuntimeError("a router of the user's"))
+    beat.tick()
+    assert list(FIVE) == tried
+    found = {run.job: (run.state, run.dispatch) for run in open_store(stage.url).runs()}
+    assert dict.fromkeys(FIVE, ("queued", 1)) | {"job-1": ("claimed", 1)} == found
+    why = "not published, perhaps out, so its deadline decides: RuntimeError: a router of the user's"
+    assert [f"job-1 @ {iso(T)}: {why}"] == lines(log, "not published")
+
+
 def test_a_node_without_a_broker_neither_spins_nor_fails(stage, log, no_broker):
     beat = stage.beat(sync(), broker=no_broker)
     tried = count_connections(beat)
@@ -887,6 +1061,33 @@ def test_a_run_on_which_too_many_workers_died_is_abandoned(stage, log):
     assert [f"{slot(0)}: abandoned: 2 workers died running it"] == lines(log, "abandoned")
     assert "abandoned" == stage.the_run().state
     assert ["ERROR"] == [r.levelname for r in log.records if "abandoned" in r.getMessage()]
+
+
+def test_a_redispatch_whose_answer_was_lost_is_asked_again_under_the_same_nonce(stage, log):
+    beat, faults = stage.faulty_beat({"sync": sync()["sync"] | {"schedule": 3600}})
+    beat.tick()
+    hold(stage)
+    stage.run(beat, 29_999)
+    stage.messages()
+    faults.lose_answer_of = ["redispatch"]
+    stage.run(beat, 1_001)
+    first, second = ((args, kwargs) for name, args, kwargs in faults.asked if name == "redispatch")
+    assert first == second
+    (message,) = stage.messages()
+    header = message.headers["anarchon"]
+    assert (iso(T), 2, "takeover") == (header["slot"], header["dispatch"], header["trigger"])
+    assert ("queued", 2, 1) == (stage.the_run().state, stage.the_run().dispatch, stage.the_run().crashes)
+    assert 1 == len(lines(log, "(attempt 2, takeover)"))
+
+
+def test_an_abandonment_whose_answer_was_lost_is_still_told(stage, log):
+    beat, faults = stage.faulty_beat(sync(anarchon={"max_crashes": 1}))
+    beat.tick()
+    hold(stage, lease=1_000)
+    faults.lose_answer_of = ["redispatch"]
+    stage.run(beat, 3_000)
+    assert "abandoned" == stage.the_run().state
+    assert [f"{slot(0)}: abandoned: 1 worker died running it"] == lines(log, "abandoned")
 
 
 def test_expired_runs_of_jobs_of_others_are_paged_past(stage, monkeypatch):
@@ -1017,6 +1218,20 @@ def test_when_the_stores_clock_jumps_forward_nothing_running_is_taken_over_for_a
     assert iso(T) in stage.slots()
 
 
+def test_a_jump_that_comes_out_while_the_node_registers_is_a_reason_too(stage, log):
+    beat = stage.beat({"sync": sync()["sync"] | {"schedule": 3600}})
+    beat.tick()
+    stage.clock.advance(HOUR)
+    hold(stage)
+    stage.messages()
+    stage.clock.step(60_000)
+    beat._wake_at = None  # it was not stalled
+    beat.tick()
+    said = "the store's clock jumped 60.0 s forward: takes over no running run for 30 s"
+    assert [said] == lines(log, "takes over no running run")
+    assert "running" == stage.the_run().state
+
+
 def test_a_small_jump_is_no_reason_to_hold_off(stage, log):
     beat = stage.beat(sync())
     beat.tick()
@@ -1076,6 +1291,50 @@ def test_a_stop_in_the_middle_of_a_tick_gives_back_what_was_not_published(stage,
     calls = Counter(faults.calls)
     beat.close()
     assert calls == faults.calls, "once more changes nothing"
+
+
+def test_a_claim_whose_answer_was_lost_is_given_back_when_the_node_stops(stage):
+    beat, faults = stage.faulty_beat(sync())
+    faults.lose_answer_of = ["claim"]
+    beat.tick()
+    assert "claimed" == stage.the_run().state
+    beat.close()
+    assert ("released", 0, T) == (stage.the_run().state, stage.the_run().dispatch, stage.the_run().deadline)
+    assert [] == stage.messages()
+
+
+def test_a_redispatch_whose_answer_was_lost_is_given_back_when_the_node_stops(stage):
+    beat, faults = stage.faulty_beat({"sync": sync()["sync"] | {"schedule": 3600}})
+    beat.tick()
+    hold(stage)
+    stage.run(beat, 29_999)
+    stage.messages()
+    stage.clock.advance(1)
+    faults.lose_answer_of = ["redispatch"]
+    beat.tick()
+    assert ("claimed", 2) == (stage.the_run().state, stage.the_run().dispatch)
+    beat.close()
+    assert ("released", 1) == (stage.the_run().state, stage.the_run().dispatch)
+    assert [] == stage.messages()
+
+
+def test_what_another_node_has_won_is_not_given_back_with_what_was_not_heard(stage):
+    beat, faults = stage.faulty_beat(sync())
+    faults.down = True
+    beat.tick()
+    other = stage.beat(sync(), anarchon_node="two:2")
+    faults.down = False
+    beat.plan.learn(beat.store.register(beat.node, beat.plan.registrations()))
+    faults.down = True
+    beat._registered_at = T
+    beat.tick()
+    other.tick()
+    theirs = stage.the_run()
+    faults.down = False
+    beat.close()
+    assert "release" == faults.asked[-1][0], "its question was put, for all it knows"
+    assert ("queued", "two:2") == (theirs.state, theirs.node)
+    assert theirs == stage.the_run()
 
 
 def test_closing_with_nothing_to_give_back_asks_the_store_nothing(stage):

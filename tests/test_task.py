@@ -10,6 +10,7 @@ import logging
 import re
 import secrets
 import threading
+import time
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -18,12 +19,16 @@ from celery import Celery, chord, group, signals
 from celery.app import trace
 from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Ignore, Reject, Retry
+from kombu.exceptions import OperationalError
 
 from anarchon_celery import HandedOver, LeaseLost, Scheduler, Task, current_lease, events, keeper, worker
+from anarchon_celery import lease as lease_module
 from anarchon_celery import task as task_module
+from anarchon_celery.config import Config
 from anarchon_celery.protocol import Node, Redispatch, RunKey, Start, Started
 from anarchon_celery.slots import iso
 from anarchon_celery.stores import memory, new_nonce, open_store
+from anarchon_celery.stores.clock import monotonic
 from tests.processes import wait_until
 from tests.servers import free_port
 
@@ -260,8 +265,12 @@ def test_a_failure_is_told_in_one_line(stage, log):
 
 @pytest.mark.parametrize(
     ("reason", "state", "why"),
-    [(Ignore(), "succeeded", None), (Reject("no", requeue=False), "failed", "rejected by the task")],
-    ids=["Ignore", "Reject"],
+    [
+        (Ignore(), "succeeded", None),
+        (Reject("no", requeue=False), "failed", "rejected by the task"),
+        (Reject("not now", requeue=True), "released", None),
+    ],
+    ids=["Ignore", "Reject", "Reject, requeue"],
 )
 def test_a_tasks_own_ignore_or_reject_ends_the_run(stage, reason, state, why):
     @stage.task()
@@ -572,6 +581,42 @@ def test_while_the_store_is_away_a_message_is_given_back_and_not_run(make_stage,
     (line,) = lines(log)
     assert line.startswith("given back for 5 s: redis://127.0.0.1:")
     assert "does not answer" in line
+
+
+def test_what_cannot_be_given_back_either_is_dropped_with_a_line_and_no_failure(stage, log):
+    """Its run is as it was: the start timeout sends another message."""
+
+    @stage.task()
+    def job(self):
+        stage.log.append("ran")
+
+    def broker_down(*args, **kwargs):
+        raise OperationalError("nobody listens")
+
+    key = stage.dispatch()
+    (message,) = stage.messages()
+    message.headers["anarchon"]["v"] = 2
+    stage.app.amqp.send_task_message = broker_down
+    assert ("PENDING", None) == (stage.execute(message).state, stage.result.result)
+    assert ([], [], "queued") == (stage.messages(), stage.log, stage.run(key).state)
+    why = "header version 2 is unknown to this worker, which reads 1; OperationalError: nobody listens"
+    dropped = [r.getMessage() for r in log.records if "dropped" in r.getMessage()]
+    assert [f"[anarchon] {key}: dropped: {why}"] == dropped
+
+
+def test_what_is_given_back_keeps_no_token_of_its_delivery(stage, stop_the_worker):
+    @stage.task()
+    def job(self):
+        stage.log.append("ran")
+
+    stage.dispatch()
+    (message,) = stage.messages()
+    sent = dict(message.headers["anarchon"])
+    stop_the_worker()
+    stage.execute(message)
+    assert stage.token is not None
+    (again,) = stage.messages()
+    assert sent == again.headers["anarchon"]
 
 
 def test_a_message_given_back_is_run_when_it_comes_again(stage, log):
@@ -960,6 +1005,69 @@ def test_a_body_that_outlives_its_trust_asks_before_it_stores(stage, log, monkey
     assert "running" == stage.run(key).state
 
 
+class Late:
+    """The real store, and a way to it on which the answer to a start takes longer than the lease."""
+
+    def __init__(self, store) -> None:
+        self.store = store
+        self.late = 0.0
+
+    def monotonic(self) -> float:
+        return monotonic() + self.late
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def start(self, *args, **kwargs):
+        answer = self.store.start(*args, **kwargs)
+        self.late = 60.0
+        return answer
+
+
+@pytest.fixture
+def starved(stage):
+    """The keeper of the stage's app, without a heartbeat."""
+    mine = keeper.keeper_of(stage.app, worker.stopping)
+    mine._beat = lambda: None
+    return mine
+
+
+def test_on_a_start_that_is_answered_too_late_nothing_is_begun(stage, log, starved, monkeypatch):
+    late = Late(starved.store)
+    starved.store = late
+    for module in (keeper, lease_module):
+        monkeypatch.setattr(module, "monotonic", late.monotonic)
+
+    @stage.task()
+    def job(self):
+        stage.log.append("ran")
+
+    key = stage.dispatch()
+    assert ("PENDING", None) == (stage.deliver().state, stage.result.result)
+    assert ([], "released") == (stage.log, stage.run(key).state)
+    assert ["lease lost after N ms: the store answered too late"] == lines(log)
+    assert {} == starved._leases
+
+
+@pytest.mark.parametrize("heartbeat_was_first", [False, True])
+def test_a_task_that_stops_for_want_of_trust_gives_back_what_is_still_its_own(
+    stage, log, starved, heartbeat_was_first
+):
+    @stage.task()
+    def job(self):
+        self.lease.trusted_until = 0.0
+        if heartbeat_was_first:
+            starved._look([self.lease])
+        self.lease.check()
+        stage.log.append("went on")
+
+    key = stage.dispatch(anarchon={"lease": 60, "heartbeat": 30})
+    assert ("PENDING", None) == (stage.deliver().state, stage.result.result)
+    assert ([], "released") == (stage.log, stage.run(key).state), "not kept for another lease"
+    what = "it" if heartbeat_was_first else "the lease"
+    assert [STARTED, f"lease lost after N ms: {what} could not be renewed in time"] == lines(log)
+
+
 def test_lost_and_handed_over_are_no_failures_to_celery(stage):
     for kind in (LeaseLost, HandedOver):
         assert issubclass(kind, Ignore)
@@ -1062,3 +1170,60 @@ def test_a_worker_with_an_impossible_setting_does_not_start(make_stage, conf, li
         make_stage(**conf).app.WorkController(hostname="celery@b", pool="solo")
     assert str(stopped.value.code).startswith(line)
     assert 1 == len(str(stopped.value.code).splitlines())
+
+
+class Consumer:
+    """What Celery sends ``worker_ready`` with, as far as it matters here."""
+
+    def __init__(self, app) -> None:
+        self.app = app
+
+
+class Waits:
+    """What a worker does between its looks for the store."""
+
+    def __init__(self, do) -> None:
+        self.do = do
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        assert len(self.slept) < 5
+        self.do()
+
+
+def said_of_the_store(log) -> list[str]:
+    """What a worker said of its store, without the reason."""
+    said = [r.getMessage().removeprefix("[anarchon] ") for r in log.records if r.name == "anarchon_celery"]
+    return [re.sub(r"redis://.*;", "…;", line) for line in said if "store" in line]
+
+
+def test_a_worker_says_that_its_store_is_away_and_that_it_answers(
+    own_redis_server, make_stage, log, monkeypatch
+):
+    own_redis_server.stop()
+    stage = make_stage(anarchon_store=own_redis_server.url())
+    waits = Waits(own_redis_server.start)
+    monkeypatch.setattr(worker, "time", waits)
+    signals.worker_ready.send(sender=Consumer(stage.app))
+    away = "waiting for the store: …; trying again in 0.5 s"
+    wait_until(lambda: [away, "the store answers again"] == said_of_the_store(log))
+    assert [0.5] == waits.slept
+    wait_until(lambda: "anarchon-store" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_a_worker_whose_store_is_there_says_nothing_of_it(redis_url, make_stage, log):
+    worker._wait_for_store(Config.of(make_stage(anarchon_store=redis_url).app))
+    assert [] == said_of_the_store(log)
+
+
+def test_a_worker_that_stops_looks_for_its_store_no_more(make_stage, log, monkeypatch, stop_the_worker):
+    nowhere = f"redis://127.0.0.1:{free_port()}/0"
+    waits = Waits(stop_the_worker)
+    monkeypatch.setattr(worker, "time", waits)
+    worker._wait_for_store(Config.of(make_stage(anarchon_store=nowhere).app))
+    assert [0.5] == waits.slept
+    assert ["waiting for the store: …; trying again in 0.5 s"] == said_of_the_store(log), "it never answered"
