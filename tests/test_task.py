@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -74,7 +75,7 @@ class Stage:
         (run,) = self.store.runs(job=job, limit=1)
         return run.key
 
-    @property
+    @cached_property
     def store(self):
         return open_store(self.app.conf.anarchon_store)
 
@@ -124,6 +125,7 @@ class Stage:
     def close(self) -> None:
         for beat in self.beats:
             beat.close()
+        self.store.close()
         self.app.close()
         memory._STORES.pop((self.app.conf.anarchon_store, "anarchon"), None)
 
@@ -155,6 +157,7 @@ def make_stage(as_in_a_worker):
     for _, held in keeper._keepers.values():
         for each in list(held._leases.values()):
             held.let_go(each)
+        held.store.close()
 
 
 @pytest.fixture
