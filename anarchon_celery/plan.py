@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from .config import Policy
+from .errors import in_one_line
+from .events import JobRefused, emit
 from .protocol import Claimed, Offer, Registered, Registration
 from .slots import FireTimes, due, first_due, jitter
 
@@ -63,11 +66,14 @@ class Plan:
     def learn(self, answers: Iterable[Registered]) -> None:
         """Take over what the store knows; it is right, and a cursor ahead of it goes back."""
         for answer in answers:
-            job = self.jobs[answer.job]
+            job = self.jobs.get(answer.job)
+            if job is None:
+                continue
             job.learnt = answer.supervised
             job.first_seen, job.effective = answer.first_seen, answer.effective
             job.not_before = 0  # it was told by a clock that may have gone back since
-            self._move(job, self._cursor(job, answer.floor))
+            with self._or_drop(job):
+                self._move(job, self._cursor(job, answer.floor))
 
     def _cursor(self, job: PlannedJob, floor: int | None) -> int:
         if floor is not None:
@@ -76,6 +82,15 @@ class Plan:
             return job.effective
         # Nobody ever decided a slot of this job: its latest one counts, if it is young.
         return first_due(job.times, first_seen=job.effective, window=self.first_catch_up)
+
+    @contextmanager
+    def _or_drop(self, job: PlannedJob) -> Iterator[None]:
+        """A schedule that raises costs its own job, with a line, and no other."""
+        try:
+            yield
+        except Exception as reason:
+            self.jobs.pop(job.name, None)
+            emit(JobRefused(f"entry {job.name!r}: {in_one_line(reason)}"))
 
     def _delay(self, job: PlannedJob) -> Delay:
         return Delay(job, self.node)
@@ -105,8 +120,11 @@ class Plan:
         begun to look, too: else it could write off what a living node is just about to claim.
         An offered job comes due again when its offer was decided, or given up.
         """
-        offers = [self._offer(job, now, now - self.claim_timeout) for job in self._take_due(now)]
-        return sorted((offer for offer in offers if offer is not None), key=lambda offer: offer.job)
+        offers: list[Offer] = []
+        for job in list(self._take_due(now)):
+            with self._or_drop(job):
+                offers += self._offer(job, now, now - self.claim_timeout)
+        return sorted(offers, key=lambda offer: offer.job)
 
     def _take_due(self, now: int) -> Iterator[PlannedJob]:
         while (due_at := self.next_due()) is not None and due_at <= now:
@@ -114,7 +132,7 @@ class Plan:
             job.due_at = None
             yield job
 
-    def _offer(self, job: PlannedJob, now: int, since: int) -> Offer | None:
+    def _offer(self, job: PlannedJob, now: int, since: int) -> list[Offer]:
         assert job.cursor is not None
         # What came due before the job was first seen is late, however short that was ago.
         found = due(
@@ -124,29 +142,34 @@ class Plan:
         )  # fmt: skip
         if not found.slots and found.leap is None:
             self._move(job, job.cursor)
-            return None
-        return Offer(
+            return []
+        offer = Offer(
             job=job.name, slots=found.slots, late=found.late, leap=found.leap,
             overlap=job.policy.overlap, claim_timeout=self.claim_timeout,
         )  # fmt: skip
+        return [offer]
 
     def decided(self, answer: Claimed, now: int) -> None:
         """Move the job's cursor to where the store says that decisions end."""
-        job = self.jobs[answer.job]
+        job = self.jobs.get(answer.job)
+        if job is None:
+            return
         job.not_before = now + max((claim.wait for claim in answer.claims), default=0)
         cursor = max(answer.floor or 0, job.effective if answer.floor is not None else job.cursor or 0)
         # A run may exist above the floor, where the store's clock went back: it is decided too.
         for claim in answer.claims:
             if claim.answer in ("won", "taken", "overlap"):
                 cursor = max(cursor, claim.key.slot)
-        self._move(job, cursor)
+        with self._or_drop(job):
+            self._move(job, cursor)
 
     def offer_again(self, offers: Iterable[Offer]) -> None:
         """Look afresh at jobs whose offer was given up unanswered."""
         for offer in offers:
-            job = self.jobs[offer.job]
-            if job.due_at is None and job.cursor is not None:
-                self._move(job, job.cursor)
+            job = self.jobs.get(offer.job)
+            if job is not None and job.due_at is None and job.cursor is not None:
+                with self._or_drop(job):
+                    self._move(job, job.cursor)
 
 
 @dataclass(frozen=True, slots=True)

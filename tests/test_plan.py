@@ -433,3 +433,37 @@ def test_jitter_of_the_last_slot_is_bounded_by_the_setting_alone():
 
 def test_without_jitter_there_is_no_delay():
     assert 0 == Delay(job(), "node")(T)
+
+
+class Failing(Asked):
+    """Fire times that raise once they were asked so often."""
+
+    def __init__(self, times: FireTimes, after: int) -> None:
+        super().__init__(times)
+        self.fails_after = after
+
+    def next(self, after: int) -> int | None:
+        if self.asked >= self.fails_after:
+            raise ArithmeticError("no such moon")
+        return super().next(after)
+
+
+@pytest.mark.parametrize("asked", range(4))
+def test_a_schedule_that_raises_costs_its_own_job_and_no_other(caplog, asked):
+    """Whenever it does: while the job is learnt, offered, or decided."""
+    bad = PlannedJob(name="bad", times=Failing(Interval(MINUTE), asked), policy=QUIET)
+    plan = plan_of(job("good"), bad)
+    plan.learn([told(name, floor=T - MINUTE, first=T - HOUR) for name in ("bad", "good")])
+    for n in range(5):
+        now = T + n * MINUTE
+        offers = plan.due(now)
+        assert "good" in {offer.job for offer in offers}
+        for offer in offers:
+            (slot,) = offer.slots
+            claim = Claim(key=RunKey(offer.job, slot), answer="taken")
+            plan.decided(Claimed(job=offer.job, floor=slot, claims=(claim,)), now)
+    assert ["good"] == list(plan.jobs)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "[anarchon] entry 'bad': ArithmeticError: no such moon; this job stays out, the others go on"
+    ]
