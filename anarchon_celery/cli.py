@@ -21,7 +21,7 @@ from .config import Config
 from .errors import SettingError, StoreError
 from .protocol import ACTIVE, ENDED, Node, Run
 from .slots import iso
-from .stores import Store, open_store
+from .stores import Store
 
 #: The fields of a run in JSON, in the contract's order; instants are those that end in ``_at``.
 RUN_FIELDS = (
@@ -60,7 +60,7 @@ def anarchon(context: click.Context, /, **_preload: Any) -> None:
     except SettingError as reason:
         raise WrongSetting(str(reason)) from reason
     with _store_errors():
-        store = open_store(config.store, prefix=config.prefix, options=config.store_options)
+        store = config.open_store()
     context.call_on_close(store.close)
     context.obj = Desk(config, store)
 

@@ -24,7 +24,7 @@ from celery import Celery
 
 from . import durations
 from .errors import SettingError
-from .stores import SCHEMES
+from .stores import SCHEMES, Store, open_store
 from .trust import LOOK_EVERY, margin
 
 #: The policies of each kind. ``None``: it is here; a word: it is to come, and this is what to use until then.
@@ -84,6 +84,14 @@ class Config:
     def node(self) -> str:
         """How this process is shown; asked anew each time, as a worker's children have their own pids."""
         return self.node_name or f"{socket.gethostname()}:{os.getpid()}"
+
+    def open_store(self) -> Store:
+        """Return the store that is set, not yet connected.
+
+        Raises:
+            StoreUnusable: One line: its URL or its options cannot be meant.
+        """
+        return open_store(self.store, prefix=self.prefix, options=self.store_options)
 
     @classmethod
     def of(cls, app: Celery) -> Config:

@@ -29,7 +29,7 @@ from .events import (
 from .headers import Order
 from .lease import HandedOver, HeldLease, LeaseLost
 from .protocol import Release, Stale
-from .stores import Store, open_store
+from .stores import Store
 from .stores.clock import monotonic
 from .trust import LOOK_EVERY
 
@@ -46,7 +46,7 @@ class Keeper:
         """Connect when the first run comes; ``stopping`` says whether the worker is."""
         self.pid = os.getpid()
         self.config = config
-        self.store: Store = open_store(config.store, prefix=config.prefix, options=config.store_options)
+        self.store: Store = config.open_store()
         self._stopping = stopping
         self._leases: dict[str, HeldLease] = {}
         self._lock = threading.Lock()

@@ -52,12 +52,6 @@ from typing import Literal, NamedTuple
 
 from .slots import Leap, Slot
 
-State = Literal[
-    "claimed", "queued", "running", "released",
-    "succeeded", "failed", "published", "skipped", "missed", "cancelled", "abandoned",
-]  # fmt: skip
-Kind = Literal["scheduled", "manual", "backfill"]
-
 #: States in which a run still has a deadline, and holds its job under overlap ``skip``.
 ACTIVE: frozenset[str] = frozenset({"claimed", "queued", "running", "released"})
 

@@ -39,7 +39,7 @@ from .events import (
 from .patience import Patience
 from .plan import Plan
 from .protocol import Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
-from .stores import CHUNK, Store, new_nonce, open_store
+from .stores import CHUNK, Store, new_nonce
 from .trust import HoldOff, trusted_until
 
 #: How often a node tells the store of its jobs again (ms): a job that no node has had for a day is given up.
@@ -274,9 +274,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             if not question.asked_at:
                 self.plan.offer_again(question.offers)
         self._questions = [question for question in self._questions if question.asked_at]
-        first = not self._store_patience.on
         delay = self._store_patience.begin(self.store.clock.monotonic())
-        if first or self._store_patience.worth_saying:
+        if self._store_patience.worth_saying:
             emit(StoreLost(str(reason), delay))
         return self._sleep(round(delay * 1000))
 
@@ -359,7 +358,7 @@ def _config(app: Any) -> Config:
 
 def _store(config: Config) -> Store:
     try:
-        return open_store(config.store, prefix=config.prefix, options=config.store_options)
+        return config.open_store()
     except StoreError as reason:
         raise SystemExit(f"anarchon: {reason}") from reason
 
@@ -371,10 +370,12 @@ def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
 def _offer_chunks(offers: Sequence[Offer]) -> Iterable[list[Offer]]:
     """Group offers so that a call holds about ``CHUNK`` slots; the slots of one job stay together."""
     some: list[Offer] = []
+    slots = 0
     for offer in offers:
-        if some and sum(len(each.slots) for each in some) + len(offer.slots) > CHUNK:
+        if some and slots + len(offer.slots) > CHUNK:
             yield some
-            some = []
+            some, slots = [], 0
         some.append(offer)
+        slots += len(offer.slots)
     if some:
         yield some

@@ -22,7 +22,6 @@ from .config import Config
 from .errors import SettingError, StoreError
 from .events import Noted, StoreBack, StoreLost, emit
 from .patience import Patience
-from .stores import open_store
 
 #: Shared by the parent and the children it forks: 0 works, 1 stops.
 _stop_byte: mmap.mmap | None = None
@@ -48,7 +47,7 @@ def _prepare(sender: Any = None, **_: Any) -> None:
     try:
         config = Config.of(sender.app)
         # Not connected here, before the fork: only the URL and the options are read.
-        open_store(config.store, prefix=config.prefix, options=config.store_options).close()
+        config.open_store().close()
     except (SettingError, StoreError) as reason:
         raise SystemExit(f"anarchon: {reason}") from reason
     for warning in config.warnings:
@@ -64,7 +63,7 @@ def _look_for_store(sender: Any = None, **_: Any) -> None:
 
 
 def _wait_for_store(config: Config) -> None:
-    store = open_store(config.store, prefix=config.prefix, options=config.store_options)
+    store = config.open_store()
     patience = Patience()
     while not stopping():
         try:
