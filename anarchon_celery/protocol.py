@@ -9,7 +9,9 @@ a hint that it may be started. A run's life:
     claim ──▶ claimed ──sent──▶ queued ──start──▶ running ──finish──▶ succeeded, failed
                  ▲                 │                │  │
                  │                 │ deadline       │  └─requeue (Celery's retry)──▶ queued
-                 └───redispatch────┴────────────────┴─release──▶ released ──▶ (redispatch)
+                 ├───redispatch────┴────────────────┴─release──▶ released ──▶ (redispatch)
+                 │                                                  ▲
+               claim, while an earlier run is active ──▶ buffered ──┘ the end of that run
 
 One rule for liveness: every active run has exactly one deadline, and when it passes any beat node
 may dispatch the run again. What moves the deadline differs by state, because a message in a queue
@@ -23,10 +25,21 @@ queued      publish + countdown + start timeout, doubled for each dispatch  noth
             since the last start, an hour at most
 running     last renewal + lease                                            the heartbeat
 released    now, or a short back-off                                        nothing
+buffered    none, until the run it waits for ends; then it is released      the end of that run
 ==========  ==============================================================  ====================
 
 Who may do what:
 
+- What a slot meets that comes due while an earlier run of its job is active is the job's *overlap*
+  policy: ``skip`` records it as ``skipped``; ``queue`` lets it wait as ``buffered``, one slot per job, an older
+  one that waits becomes ``skipped``; ``cancel`` does the same, and asks the earlier run to stop (one that was
+  not started ends at once); ``allow`` looks at nothing.
+- Every end goes through one step: if the job has no other active run, its oldest buffered one is
+  *promoted*: it becomes ``released``.
+- While a job is *paused* its scheduled runs are ``running`` or ``buffered``, nothing else. A slot that comes
+  due is recorded as ``skipped``; ``resume`` promotes.
+- A *late* slot under catch-up ``all`` whose job has an active run waits, unless overlap allows it, and every
+  slot behind it waits too: no record, no floor; it is offered again.
 - Per job there is a *floor*: every scheduled slot up to it is decided, and none is claimed anew.
   A claim at or below the floor is ``taken``; a claim that is decided raises it.
 - A worker may start a run only from ``claimed``, ``queued`` or ``released`` (any message of the
@@ -52,8 +65,11 @@ from typing import Literal, NamedTuple
 
 from .slots import Leap, Slot
 
-#: States in which a run still has a deadline, and holds its job under overlap ``skip``.
+#: States in which a run has a deadline, and other slots of its job meet the overlap policy.
 ACTIVE: frozenset[str] = frozenset({"claimed", "queued", "running", "released"})
+
+#: The state of a run that waits for the end of another one, or for its job to be resumed.
+BUFFERED = "buffered"
 
 #: States that change no more, the two late starts aside.
 ENDED: frozenset[str] = frozenset(
@@ -68,6 +84,9 @@ LONGEST_START_TIMEOUT = 3_600_000
 
 #: A run whose job no node registered for this long is abandoned at its deadline.
 ORPHANED_AFTER = 86_400_000
+
+#: Why a run is asked to stop under overlap ``cancel``.
+OVERTAKEN = "overlap: the next slot came due"
 
 #: How many schedule hashes of a job are remembered: more than deploys overlap.
 REMEMBERED_HASHES = 8
@@ -134,8 +153,13 @@ class Run:
 
     @property
     def active(self) -> bool:
-        """Whether the run still has a deadline."""
+        """Whether the run has a deadline; a buffered one has none."""
         return self.state in ACTIVE
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over."""
+        return self.state in ENDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +167,7 @@ class Job:
     """The store's record of one job.
 
     ``hashes`` holds the first-seen time of each schedule hash, so that during a deploy old and new
-    nodes both know from when on their schedule counts.
+    nodes both know from when on their schedule counts. ``paused`` is the reason, None while it is not.
     """
 
     name: str
@@ -153,6 +177,9 @@ class Job:
     floor: int | None = None
     fence: int = 0
     supervised: bool = False
+    paused: str | None = None
+    paused_by: str | None = None
+    paused_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,17 +204,25 @@ class Registration:
     cursor: int | None = None
     first_seen: int | None = None
     supervised: bool = False
+    paused: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """The slots of one job that came due, oldest first; the first ``late`` of them are late."""
+    """The slots of one job that came due, oldest first; the first ``late`` of them are late.
+
+    Of a ``chained`` schedule each slot depends on the one before: it was computed from the floor
+    ``after``, and if that is not the floor any more nothing is decided.
+    """
 
     job: str
     slots: tuple[int, ...]
     late: int = 0
     leap: Leap | None = None
     overlap: str = "skip"
+    catch_up: str = "latest"
+    chained: bool = False
+    after: int | None = None
     claim_timeout: int = 10_000
 
 
@@ -262,20 +297,22 @@ class Registered:
     first_seen: int
     effective: int
     supervised: bool
+    paused: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """The answer for one slot.
 
-    ``won`` (with the run), ``taken`` (with its state, where a run exists), ``overlap``, ``wait``
-    (nothing was decided), ``early`` (with the milliseconds to wait), ``cancelled``, ``abandoned``
-    (a redispatch that ended the run), ``unknown`` (the job is not registered).
+    ``won`` (with the run), ``taken`` (with its state, where a run exists), ``overlap`` (``skipped`` or
+    ``buffered``, as the run's state says), ``paused`` (likewise), ``wait`` (nothing was decided),
+    ``early`` (with the milliseconds to wait), ``cancelled``, ``abandoned`` (a redispatch that ended
+    the run), ``unknown`` (the job is not registered).
     """
 
     key: RunKey
     answer: Literal[
-        "won", "taken", "overlap", "wait", "early", "cancelled", "abandoned", "unknown"
+        "won", "taken", "overlap", "paused", "wait", "early", "cancelled", "abandoned", "unknown"
     ]  # fmt: skip
     run: Run | None = None
     wait: int = 0
@@ -288,12 +325,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """The answers for one job, its floor now, and the record of what was passed over, if any."""
+    """The answers for one job, its floor now, and the record of what was passed over, if any.
+
+    ``ended`` are earlier runs that this decision ended: a buffered one whose place was taken
+    (``skipped``), one that was not started yet under overlap ``cancel`` (``cancelled``).
+    """
 
     job: str
     floor: int | None
     claims: tuple[Claim, ...]
     missed: Run | None = None
+    ended: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,14 @@ class Store(ABC):
     # whoever ------------------------------------------------------------------------------------
 
     @abstractmethod
+    def pause(self, job: str, *, reason: str, by: str, now: int | None = None) -> bool:
+        """Pause a job: its scheduled runs that do not run are buffered; false if the store has no such job."""
+
+    @abstractmethod
+    def resume(self, job: str, *, now: int | None = None) -> bool:
+        """Let a paused job go on; false if it was not paused."""
+
+    @abstractmethod
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
         """Forget ended runs older than ``history`` or beyond the ``most`` newest of their job.
 
