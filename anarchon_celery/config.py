@@ -27,11 +27,8 @@ from .errors import SettingError
 from .stores import SCHEMES, Store, open_store
 from .trust import LOOK_EVERY, margin
 
-#: The policies of each kind. ``None``: it is here; a word: it is to come, and this is what to use until then.
-POLICIES: dict[str, dict[str, str | None]] = {
-    "overlap": {"skip": None, "allow": None, "queue": "skip", "cancel": "skip"},
-    "catch_up": {"latest": None, "none": None, "all": "latest"},
-}
+#: The policies of each kind.
+POLICIES = {"overlap": ("skip", "queue", "cancel", "allow"), "catch_up": ("latest", "all", "none")}
 
 A_STORE = f"a URL is right that begins with one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
 A_DICT = "a dict is right"
@@ -261,14 +258,10 @@ def duration(least: int, it: Given) -> int:
 
 
 def choice(kind: str, it: Given) -> str:
-    """Read one of the policies there are; of those to come, say what to use now."""
-    known = POLICIES[kind]
-    there = [name for name, instead in known.items() if instead is None]
+    """Read one of the policies there are."""
+    there = POLICIES[kind]
     if it.value in there:
         return str(it.value)
-    instead = known.get(it.value) if isinstance(it.value, str) else None
-    if instead:
-        raise wrong(it, f"comes in a later version; use {instead!r} until then")
     raise wrong(it, f"one of {', '.join(map(repr, there))} is right{did_you_mean(it.value, there)}")
 
 

@@ -78,6 +78,16 @@ class JobRefused(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class JobNotDue(Event):
+    """A schedule of somebody's own was asked many times when it is due, and was not."""
+
+    level = logging.WARNING
+    line = "entry {it.job!r}: its schedule is not due before {it.until}, as far as it was asked; it is asked again then"
+    job: str
+    until: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoreLost(Event):
     """The store did not answer; the node waits and tries again."""
 
@@ -203,6 +213,37 @@ class RunLost(RunEvent):
     line = "{it.key}: lease lost after {it.ms} ms: {it.reason}"
     ms: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunAskedToStop(RunEvent):
+    """The run is to stop for good; the task is told."""
+
+    line = "{it.key}: asked to stop after {it.ms} ms: {it.reason}"
+    ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunCancelled(RunEvent):
+    """The run was stopped for good; ``ms`` is how long it was held, None if it was not started."""
+
+    line = "{it.key}: cancelled{it.after}: {it.reason}"
+    reason: str
+    ms: int | None = None
+
+    @property
+    def after(self) -> str:
+        """After how long, if it ran."""
+        return "" if self.ms is None else f" after {self.ms} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class RunBuffered(RunEvent):
+    """The slot's run waits."""
+
+    line = "{it.key}: buffered until {it.until}"
+    until: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from .config import Config
 from .errors import StoreError, in_one_line
 from .events import (
+    RunAskedToStop,
+    RunCancelled,
     RunFailed,
     RunFinished,
     RunHandedOver,
@@ -27,7 +29,7 @@ from .events import (
     log_runs,
 )
 from .headers import Order
-from .lease import HandedOver, HeldLease, LeaseLost
+from .lease import Cancelled, HandedOver, HeldLease, LeaseLost
 from .protocol import Release, Stale
 from .stores import Store
 from .stores.clock import monotonic
@@ -139,6 +141,25 @@ class Keeper:
             lease.tell(LeaseLost("the run waits for its retry"))
         return waiting
 
+    def ask_to_stop(self, lease: HeldLease, reason: str) -> None:
+        """Tell the task that its run is to stop for good; one whose body is over ends as it did."""
+        if lease.body_over:
+            return
+        if lease.tell(Cancelled(reason)):
+            emit(RunAskedToStop(lease.key, lease.ms, reason))
+        self.let_go(lease)
+
+    def end_cancelled(self, lease: HeldLease) -> None:
+        """Record that a task stopped because it was asked to stop for good."""
+        reason = lease.reason or ""
+        done = partial(self.store.finish, lease.key, lease.token, "cancelled", reason=reason)
+        try:
+            recorded = self._persist(done, until=monotonic() + RELEASE_WITHIN)
+        except StoreError as error:
+            emit(RunUnrecorded(lease.key, "cancelled", str(error)))
+            return
+        emit(RunCancelled(lease.key, reason, lease.ms) if recorded else RunLost(lease.key, lease.ms, reason))
+
     def lose(self, lease: HeldLease, reason: str) -> None:
         """Tell the task that its run is no longer its own, once."""
         if lease.tell(LeaseLost(reason)):
@@ -222,6 +243,8 @@ class Keeper:
         for lease, answer in zip(leases, answers, strict=True):
             if answer.answer == "ok":
                 lease.renewed(asked_at)
+            elif answer.answer == "stop":
+                self.ask_to_stop(lease, answer.reason)
             elif self.holds(lease) and not lease.ending:
                 self.lose(lease, answer.reason)
 

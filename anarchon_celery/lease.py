@@ -32,6 +32,10 @@ class LeaseLost(RunEnded):
     """The run is not, or no longer surely, this worker's: stop, and write nothing more."""
 
 
+class Cancelled(LeaseLost):
+    """The run is to stop for good: it ends as cancelled, and does not start again."""
+
+
 class HandedOver(RunEnded):
     """The worker stops; the run starts again elsewhere as soon as this task lets go of it."""
 
@@ -108,6 +112,7 @@ class HeldLease(Lease):
         self.trusted_until = trusted_until(asked_at, order.lease)
         self.raised: RunEnded | None = None
         self.waiting_for_retry = False
+        self.body_over = False  #: what is left to do is to store the result and to record the end
         self.ending = False  #: its end is being recorded, and whether that was too late will be answered
         self._ended: RunEnded | None = None
         self._told = threading.Event()
@@ -137,6 +142,11 @@ class HeldLease(Lease):
     def lost(self) -> bool:
         """Whether the lease is known to be lost."""
         return isinstance(self._ended, LeaseLost)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run was asked to stop for good."""
+        return isinstance(self._ended, Cancelled)
 
     @property
     def out_of_trust(self) -> bool:

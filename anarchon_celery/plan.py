@@ -14,20 +14,23 @@ from dataclasses import dataclass, field
 
 from .config import Policy
 from .errors import in_one_line
-from .events import JobRefused, emit
+from .events import JobNotDue, JobRefused, emit
 from .protocol import Claimed, Offer, Registered, Registration
-from .slots import FireTimes, due, first_due, jitter
+from .slots import FireTimes, Once, due, first_due, iso, jitter
 
 #: The most slots of one job that are offered in one look.
 MOST_SLOTS = 200
+
+#: Answers after which a slot is offered no more.
+DECIDED = ("won", "taken", "overlap", "paused")
 
 
 @dataclass(slots=True)
 class PlannedJob:
     """One job of this node.
 
-    ``cursor`` is None until the store has told of it, ``supervised`` where this node does not know:
-    then the store does, and ``learnt`` is what it said last.
+    ``cursor`` is None until the store has told of it, ``floor`` what it told. ``supervised`` is None where
+    this node does not know: then the store does, and ``learnt`` is what it said last, as ``paused`` is.
     """
 
     name: str
@@ -35,12 +38,15 @@ class PlannedJob:
     policy: Policy
     supervised: bool | None = None
     learnt: bool = False
+    paused: str | None = None
+    floor: int | None = None
     cursor: int | None = None
     first_seen: int | None = None
     effective: int = 0
     next_slot: int | None = None
     due_at: int | None = None
     not_before: int = 0
+    said_not_due: bool = False
 
 
 @dataclass(slots=True)
@@ -50,6 +56,7 @@ class Plan:
     node: str
     claim_timeout: int
     first_catch_up: int
+    poll: int = 1_000
     jobs: dict[str, PlannedJob] = field(default_factory=dict)
     _heap: list[tuple[int, str]] = field(default_factory=list)
 
@@ -58,7 +65,7 @@ class Plan:
         return [
             Registration(
                 job=job.name, hash=job.times.key, cursor=job.cursor, first_seen=job.first_seen,
-                supervised=job.learnt if job.supervised is None else job.supervised,
+                supervised=job.learnt if job.supervised is None else job.supervised, paused=job.paused,
             )
             for job in self.jobs.values()
         ]  # fmt: skip
@@ -69,19 +76,30 @@ class Plan:
             job = self.jobs.get(answer.job)
             if job is None:
                 continue
-            job.learnt = answer.supervised
+            job.learnt, job.paused, job.floor = answer.supervised, answer.paused, answer.floor
             job.first_seen, job.effective = answer.first_seen, answer.effective
             job.not_before = 0  # it was told by a clock that may have gone back since
             with self._or_drop(job):
                 self._move(job, self._cursor(job, answer.floor))
 
     def _cursor(self, job: PlannedJob, floor: int | None) -> int:
+        """From where on the job is undecided: what lies before its schedule counts is not caught up."""
+        if isinstance(job.times, Once):  # but its one time leaves a record, however long ago it was
+            return job.effective if floor is None and job.times.time > job.effective else floor or 0
         if floor is not None:
             return max(floor, job.effective)
         if job.effective != job.first_seen:
             return job.effective
         # Nobody ever decided a slot of this job: its latest one counts, if it is young.
         return first_due(job.times, first_seen=job.effective, window=self.first_catch_up)
+
+    def _window(self, job: PlannedJob) -> int | None:
+        """How old a late slot may be to be run; the one time of a job that was past at first sight not at all."""
+        if isinstance(job.times, Once) and job.times.time <= job.effective:
+            is_new = job.effective == job.first_seen
+            if not (is_new and job.effective - job.times.time < self.first_catch_up):
+                return 0
+        return job.policy.catch_up_window
 
     @contextmanager
     def _or_drop(self, job: PlannedJob) -> Iterator[None]:
@@ -98,10 +116,22 @@ class Plan:
     def _move(self, job: PlannedJob, cursor: int) -> None:
         job.cursor = cursor
         job.next_slot = job.times.next(cursor)
-        job.due_at = None
-        if job.next_slot is not None:
+        if job.next_slot is None:
+            job.due_at = self._look_again(job, cursor)
+        else:
             job.due_at = max(job.next_slot + self._delay(job)(job.next_slot), job.not_before)
+        if job.due_at is not None:
             heapq.heappush(self._heap, (job.due_at, job.name))
+
+    def _look_again(self, job: PlannedJob, cursor: int) -> int | None:
+        """When to ask a schedule again that looked ahead in vain; None if it fires no more."""
+        looked_until = job.times.looked_until(cursor)
+        if looked_until is None:
+            return None
+        if not job.said_not_due:
+            job.said_not_due = True
+            emit(JobNotDue(job.name, iso(looked_until)))
+        return max(looked_until, job.not_before)
 
     def next_due(self) -> int | None:
         """Return when the next slot of any job comes due."""
@@ -135,9 +165,10 @@ class Plan:
     def _offer(self, job: PlannedJob, now: int, since: int) -> list[Offer]:
         assert job.cursor is not None
         # What came due before the job was first seen is late, however short that was ago.
+        times = job.times.since(job.cursor)
         found = due(
-            job.times, after=job.cursor, now=now, on_time_since=max(since, job.effective),
-            delay=self._delay(job), catch_up=job.policy.catch_up, window=job.policy.catch_up_window,
+            times, after=job.cursor, now=now, on_time_since=max(since, job.effective),
+            delay=self._delay(job), catch_up=job.policy.catch_up, window=self._window(job),
             limit=MOST_SLOTS,
         )  # fmt: skip
         if not found.slots and found.leap is None:
@@ -145,7 +176,9 @@ class Plan:
             return []
         offer = Offer(
             job=job.name, slots=found.slots, late=found.late, leap=found.leap,
-            overlap=job.policy.overlap, claim_timeout=self.claim_timeout,
+            overlap=job.policy.overlap, catch_up=job.policy.catch_up,
+            chained=times.chained, after=job.floor if times.chained else None,
+            claim_timeout=self.claim_timeout,
         )  # fmt: skip
         return [offer]
 
@@ -154,12 +187,15 @@ class Plan:
         job = self.jobs.get(answer.job)
         if job is None:
             return
-        job.not_before = now + max((claim.wait for claim in answer.claims), default=0)
         cursor = max(answer.floor or 0, job.effective if answer.floor is not None else job.cursor or 0)
         # A run may exist above the floor, where the store's clock went back: it is decided too.
-        for claim in answer.claims:
-            if claim.answer in ("won", "taken", "overlap"):
-                cursor = max(cursor, claim.key.slot)
+        decided = [claim.key.slot for claim in answer.claims if claim.answer in DECIDED]
+        cursor = max([cursor, *decided])
+        job.floor = answer.floor
+        wait = max((claim.wait for claim in answer.claims), default=0)
+        if any(claim.answer == "wait" for claim in answer.claims) and (decided or cursor == job.cursor):
+            wait = max(wait, self.poll)  # for a run to end; else others were faster, and it looks again
+        job.not_before = now + wait
         with self._or_drop(job):
             self._move(job, cursor)
 

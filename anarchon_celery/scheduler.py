@@ -25,10 +25,13 @@ from .entries import Entry, planned, read_entry
 from .errors import AnarchonError, SettingError, StoreError, in_one_line
 from .events import (
     BeatStarted,
+    Event,
     HeldOff,
     JobRefused,
     Noted,
     RunAbandoned,
+    RunBuffered,
+    RunCancelled,
     SlotSkipped,
     StoreBack,
     StoreLost,
@@ -38,7 +41,7 @@ from .events import (
 )
 from .patience import Patience
 from .plan import Plan
-from .protocol import Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
+from .protocol import BUFFERED, Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
 from .stores import CHUNK, Store, new_nonce
 from .trust import HoldOff, trusted_until
 
@@ -80,8 +83,9 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self.store = _store(config)
         self.publisher = Publisher(self.app, patience=config.claim_timeout / 5000)
         self.plan = Plan(
-            node=self.node.id, claim_timeout=config.claim_timeout, first_catch_up=config.first_catch_up
-        )
+            node=self.node.id, claim_timeout=config.claim_timeout, first_catch_up=config.first_catch_up,
+            poll=config.poll,
+        )  # fmt: skip
         self.dispatcher = Dispatcher(
             node=self.node, store=self.store, publisher=self.publisher, plan=self.plan,
             entries=self.schedule, config=config,
@@ -191,9 +195,11 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self.plan.decided(answer, self.store.clock.now())
         if answer.missed is not None:
             emit(SlotSkipped(answer.missed.key, "missed"))
+        for run in answer.ended:
+            emit(_end_of(run))
         for claim in answer.claims:
-            if claim.answer in ("taken", "overlap"):
-                emit(SlotSkipped(claim.key, claim.answer))
+            if claim.answer in ("taken", "overlap", "paused"):
+                emit(_loss(claim))
             elif claim.answer == "unknown":
                 self._registered_at = None
         return answer.claims
@@ -236,8 +242,10 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
     def _retake(self, question: Question) -> list[Claim]:
         claims = self.store.redispatch(self.node.name, question.seen, nonce=question.nonce)
         for claim in claims:
-            if claim.answer == "abandoned" and claim.run is not None:
-                emit(RunAbandoned(claim.key, claim.run.reason or ""))
+            if claim.answer in ("abandoned", "cancelled") and claim.run is not None:
+                emit(_end_of(claim.run))
+            elif claim.answer == "paused":
+                emit(_loss(claim))
         return claims
 
     def _as_seen(self, run: Run) -> Redispatch:
@@ -336,6 +344,23 @@ class Question:
         """The runs it may have won."""
         slots = [RunKey(offer.job, slot) for offer in self.offers for slot in offer.slots]
         return slots + [one.key for one in self.seen]
+
+
+def _loss(claim: Claim) -> Event:
+    """Why a slot is not this node's to publish now."""
+    if claim.answer != "taken" and claim.run is not None and claim.run.state == BUFFERED:
+        paused = claim.answer == "paused"
+        return RunBuffered(claim.key, "its job is resumed" if paused else "the run before it ends")
+    return SlotSkipped(claim.key, claim.answer)
+
+
+def _end_of(run: Run) -> Event:
+    """How a run ended that no worker holds."""
+    if run.state == "abandoned":
+        return RunAbandoned(run.key, run.reason or "")
+    if run.state == "cancelled":
+        return RunCancelled(run.key, run.reason or "")
+    return SlotSkipped(run.key, run.reason or run.state)
 
 
 def _config(app: Any) -> Config:

@@ -152,20 +152,25 @@ def _settle(keeper: Keeper, lease: HeldLease, reason: Exception | None = None) -
         return
     if isinstance(reason, RunEnded):  # raised by check(), or by the body itself
         lease.raised = reason
-    if isinstance(lease.raised, LeaseLost):
+    if isinstance(lease.raised, LeaseLost) and not lease.cancelled:
         keeper.give_up(lease, str(lease.raised) or "the task gave it up")
     elif lease.out_of_trust and not lease.lost:
         keeper.confirm(lease)
+    if lease.cancelled:
+        keeper.end_cancelled(lease)
     if lease.lost:
         raise lease.ended or LeaseLost() from reason
     if isinstance(lease.raised, HandedOver):
         keeper.hand_over(lease)
         raise lease.raised from reason
+    lease.body_over = True
 
 
 def _interrupted(keeper: Keeper, lease: HeldLease) -> None:
     """The pool ends the task: released at once while the worker stops, else left to who asked for it."""
-    if worker.stopping() and lease.order.handover and not lease.lost:
+    if lease.cancelled:
+        keeper.end_cancelled(lease)
+    elif worker.stopping() and lease.order.handover and not lease.lost:
         keeper.hand_over(lease)
     keeper.let_go(lease)
 

@@ -25,6 +25,7 @@ BINARIES = {
     'postgresql': 'postgres',
     'mariadb': 'mariadbd',
     'rabbitmq': 'rabbitmq-server',
+    'cc': 'cc',
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from anarchon_celery.config import Policy
 from anarchon_celery.plan import Delay, Plan, PlannedJob
 from anarchon_celery.protocol import Claim, Claimed, Offer, Registered, Registration, Run, RunKey
-from anarchon_celery.slots import FireTimes, Interval, Leap
+from anarchon_celery.slots import FireTimes, Interval, Leap, Once
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 
@@ -157,7 +157,8 @@ def test_a_first_slot_is_late_however_short_that_was_ago_and_so_catch_up_none_le
     plan = plan_of(job(every=HOUR, policy=Policy(jitter=0, catch_up="none")))
     slot = T // HOUR * HOUR
     plan.learn([told(first=slot + 5)])
-    assert Offer(job="report", slots=(), leap=Leap(slot, slot, 1)) == offered(plan, slot + 5)
+    expected = Offer(job="report", slots=(), leap=Leap(slot, slot, 1), catch_up="none")
+    assert expected == offered(plan, slot + 5)
 
 
 def test_all_slots_before_the_latest_are_no_concern_of_a_new_job():
@@ -296,8 +297,25 @@ def test_of_late_slots_the_latest_is_offered_and_the_others_are_leapt():
 
 def test_catch_up_none_leaps_all_that_is_late():
     plan = known(floor=T, policy=Policy(jitter=0, catch_up="none"))
-    expected = Offer(job="report", slots=(T + 2 * MINUTE,), leap=Leap(T + MINUTE, T + MINUTE, 1))
+    expected = Offer(
+        job="report", slots=(T + 2 * MINUTE,), leap=Leap(T + MINUTE, T + MINUTE, 1), catch_up="none"
+    )
     assert expected == offered(plan, T + 2 * MINUTE)
+
+
+def test_catch_up_all_offers_each_late_slot_before_those_on_time():
+    plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
+    slots = tuple(range(T + SECOND, T + 61 * SECOND, SECOND))
+    assert Offer(job="report", slots=slots, late=50, catch_up="all") == offered(plan, T + 60 * SECOND)
+
+
+def test_of_a_long_backlog_the_thousand_newest_late_slots_are_caught_up_and_the_others_leapt():
+    plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
+    now = T + 5_000 * SECOND
+    offer = offered(plan, now)
+    last_late = T + 4_990 * SECOND
+    assert Leap(T + SECOND, last_late - 1_000 * SECOND, 3_990) == offer.leap
+    assert (last_late - 999 * SECOND, 200, 200) == (offer.slots[0], len(offer.slots), offer.late)
 
 
 def test_what_is_older_than_the_window_is_leapt():
@@ -314,13 +332,130 @@ def test_what_is_as_old_as_the_window_is_offered():
 def test_a_schedule_with_an_end_is_leapt_to_its_end():
     plan = plan_of(PlannedJob(name="once", times=Times(T, T + 1), policy=Policy(jitter=0, catch_up="none")))
     plan.learn([told("once", floor=T - 1, first=T - HOUR)])
-    assert Offer(job="once", slots=(), leap=Leap(T, T + 1, 2)) == offered(plan, T + HOUR)
+    expected = Offer(job="once", slots=(), leap=Leap(T, T + 1, 2), catch_up="none")
+    assert expected == offered(plan, T + HOUR)
+
+
+# A job with one time ----------------------------------------------------------------------------
+
+
+def once(policy: Policy = QUIET) -> Plan:
+    return plan_of(PlannedJob(name="once", times=Once(T), policy=policy))
+
+
+def test_a_job_with_one_time_is_due_then_and_no_more():
+    plan = once()
+    plan.learn([told("once", first=T - HOUR)])
+    assert T == plan.next_due()
+    assert Offer(job="once", slots=(T,)) == offered(plan, T)
+    run = Claim(key=RunKey("once", T), answer="won")
+    plan.decided(Claimed(job="once", floor=T, claims=(run,)), T)
+    assert (None, []) == (plan.next_due(), plan.due(T + 365 * 24 * HOUR))
+
+
+def test_nor_is_it_due_again_for_a_node_that_starts_later():
+    plan = once()
+    plan.learn([told("once", floor=T, first=T - HOUR)])
+    assert (None, []) == (plan.next_due(), plan.due(T + HOUR))
+
+
+def test_one_time_that_nobody_was_there_for_is_caught_up_however_late():
+    plan = once()
+    plan.learn([told("once", first=T - HOUR)])
+    assert Offer(job="once", slots=(T,), late=1) == offered(plan, T + 30 * 24 * HOUR)
+
+
+@pytest.mark.parametrize(("age", "runs"), [(0, True), (MINUTE - 1, True), (MINUTE, False), (9 * HOUR, False)])
+def test_one_time_that_was_past_at_first_sight_is_run_if_it_is_young_and_recorded_as_missed_else(age, runs):
+    plan = once()
+    plan.learn([told("once", first=T + age)])
+    expected = (
+        Offer(job="once", slots=(T,), late=1) if runs
+        else Offer(job="once", slots=(), leap=Leap(T, T, 1))
+    )  # fmt: skip
+    assert expected == offered(plan, T + age + 5 * SECOND), "however late this node looks"
+
+
+def test_one_time_that_was_set_to_the_past_is_recorded_as_missed():
+    plan = once()
+    plan.learn([told("once", floor=T - HOUR, first=T - 24 * HOUR, effective=T + 1)])
+    assert Offer(job="once", slots=(), leap=Leap(T, T, 1)) == offered(plan, T + 2)
+
+
+def test_one_time_before_what_was_decided_under_another_schedule_is_no_concern():
+    plan = once()
+    plan.learn([told("once", floor=T + HOUR, first=T - 24 * HOUR, effective=T + 2 * HOUR)])
+    assert (None, []) == (plan.next_due(), plan.due(T + 3 * HOUR))
+
+
+# A schedule whose times depend on one another ---------------------------------------------------
+
+
+class Walk(FireTimes):
+    """Each time is a minute after the one before; until a while after the cursor it is not due."""
+
+    chained = True
+
+    def __init__(self, *, blind: bool = False) -> None:
+        self.blind = blind
+
+    @property
+    def key(self) -> str:
+        return "walk"
+
+    def next(self, after: int) -> int | None:
+        return None if self.blind else after + MINUTE
+
+    def previous(self, until: int) -> int | None:
+        return None
+
+    def looked_until(self, after: int) -> int | None:
+        return after + HOUR if self.blind else None
+
+    def since(self, cursor: int) -> FireTimes:
+        times = Times(*(() if self.blind else range(cursor + MINUTE, cursor + 100 * MINUTE, MINUTE)))
+        times.chained = True
+        return times
+
+
+def walking(**how) -> Plan:
+    plan = plan_of(PlannedJob(name="report", times=Walk(**how), policy=QUIET))
+    plan.learn([told(floor=T + 7, first=T - HOUR)])
+    return plan
+
+
+def test_the_slots_of_a_chain_follow_from_the_floor_and_say_so():
+    expected = Offer(job="report", slots=(T + 7 + MINUTE,), chained=True, after=T + 7)
+    assert expected == offered(walking(), T + 7 + MINUTE)
+
+
+def test_a_chain_that_others_moved_on_is_looked_at_afresh_at_once():
+    plan = walking()
+    offered(plan, T + 7 + MINUTE)
+    plan.decided(answer((T + 7 + MINUTE, "wait"), floor=T + 40), T + 7 + MINUTE)
+    assert T + 40 + MINUTE == plan.next_due()
+    assert T + 40 == offered(plan, T + 40 + MINUTE).after
+
+
+def test_a_chain_begins_where_no_slot_was_decided_and_says_so():
+    plan = plan_of(PlannedJob(name="report", times=Walk(), policy=QUIET))
+    plan.learn([told(first=T, effective=T + 1)])
+    assert Offer(job="report", slots=(T + 1 + MINUTE,), chained=True) == offered(plan, T + 1 + MINUTE)
+
+
+def test_a_schedule_that_is_not_due_as_far_as_it_was_asked_is_asked_again_then_and_told_of_once(caplog):
+    plan = walking(blind=True)
+    assert T + 7 + HOUR == plan.next_due()
+    assert [] == plan.due(T + 7 + HOUR)
+    assert T + 7 + HOUR == plan.next_due()
+    assert ["[anarchon] entry 'report': its schedule is not due before 2026-09-21T15:14:00.007Z, as far as it "
+            "was asked; it is asked again then"] == [record.getMessage() for record in caplog.records]  # fmt: skip
 
 
 # What was decided -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("said", ["won", "taken", "overlap"])
+@pytest.mark.parametrize("said", ["won", "taken", "overlap", "paused"])
 def test_after_the_answer_the_next_slot_is_planned(said):
     plan = known(floor=T)
     offered(plan, T + MINUTE)
@@ -367,6 +502,24 @@ def test_a_slot_that_has_to_wait_is_looked_at_afresh_from_the_stores_floor():
     offered(plan, T + HOUR)
     plan.decided(answer((T + HOUR, "wait"), floor=T + HOUR - SECOND), T + HOUR)
     assert Offer(job="report", slots=(T + HOUR,)) == offered(plan, T + HOUR)
+
+
+def test_a_late_slot_that_waits_for_the_run_before_it_is_offered_again_at_the_next_poll():
+    plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
+    now = T + HOUR
+    first = offered(plan, now)
+    plan.decided(answer(*((slot, "wait") for slot in first.slots), floor=T), now)
+    assert now + 1_000 == plan.next_due()
+    assert first.slots == offered(plan, now + 1_000).slots
+
+
+def test_so_is_one_behind_a_slot_that_was_won():
+    plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
+    offered(plan, T + 2 * SECOND)
+    said = answer((T + SECOND, "won"), (T + 2 * SECOND, "wait"), floor=T + SECOND)
+    plan.decided(said, T + 2 * SECOND)
+    assert T + 3 * SECOND == plan.next_due()
+    assert (T + 2 * SECOND, T + 3 * SECOND) == offered(plan, T + 3 * SECOND).slots
 
 
 def test_a_run_that_exists_above_the_floor_is_moved_on_from():
