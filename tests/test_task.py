@@ -26,7 +26,7 @@ from anarchon_celery import HandedOver, LeaseLost, Scheduler, Task, current_leas
 from anarchon_celery import lease as lease_module
 from anarchon_celery import task as task_module
 from anarchon_celery.config import Config
-from anarchon_celery.protocol import Node, Redispatch, RunKey, Start, Started
+from anarchon_celery.protocol import OVERTAKEN, Node, Offer, Redispatch, RunKey, Start, Started
 from anarchon_celery.slots import iso
 from anarchon_celery.stores import memory, new_nonce, open_store
 from anarchon_celery.stores.clock import monotonic
@@ -91,6 +91,13 @@ class Stage:
         if start:
             other = Start(key=key, token="another", worker="celery@b:2", lease=30_000)
             assert isinstance(self.store.start(other, now=run.deadline), Started)
+
+    def overtake(self, key: RunKey) -> None:
+        """Let the next slot of the job come due under overlap ``cancel``."""
+        slot = key.slot + 1000
+        offer = Offer(job=key.job, slots=(slot,), overlap="cancel")
+        (claimed,) = self.store.claim("other", [offer], nonce=new_nonce(), now=max(slot, round(time.time() * 1000)))
+        assert [("overlap", "buffered")] == [(claim.answer, claim.run.state) for claim in claimed.claims]
 
     # what a worker does
 
@@ -1075,6 +1082,108 @@ def test_lost_and_handed_over_are_no_failures_to_celery(stage):
     for kind in (LeaseLost, HandedOver):
         assert issubclass(kind, Ignore)
         assert not issubclass(kind, (Reject, Retry))
+
+
+# Asked to stop ----------------------------------------------------------------------------------
+
+ASKED = f"asked to stop after N ms: {OVERTAKEN}"
+CANCELLED = f"cancelled after N ms: {OVERTAKEN}"
+
+
+@pytest.mark.parametrize("ends", ["by check", "by wait", "with a result", "with an error", "in a retry"])
+def test_a_run_that_is_asked_to_stop_ends_as_cancelled_however_its_body_ends(stage, log, ends):
+    @stage.task("proj.link")
+    def link(self, result):
+        stage.log.append("linked")
+
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        if ends == "by wait":
+            self.lease.wait(15)
+        wait_until(lambda: self.lease.aborted)
+        assert OVERTAKEN == self.lease.reason
+        if ends == "by check":
+            self.lease.check()
+        if ends == "with an error":
+            raise ValueError
+        if ends == "in a retry":
+            raise self.retry(countdown=1)
+        return "late"
+
+    key = stage.dispatch(link=link.s(), anarchon={"lease": 10, "heartbeat": 0.02})
+    assert ("PENDING", None) == (stage.deliver().state, stage.result.result)
+    assert [] == stage.messages(), "nothing is published on its behalf"
+    assert ("cancelled", OVERTAKEN, 0) == (
+        stage.run(key).state, stage.run(key).reason, stage.run(key).crashes,
+    )  # fmt: skip
+    assert [STARTED, ASKED, CANCELLED] == lines(log)
+    (next_one,) = stage.store.runs(state="released")
+    assert key.slot < next_one.slot, "the slot that waited for it is promoted"
+
+
+def test_a_task_that_is_asked_to_stop_is_told_by_a_lost_lease(stage):
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        try:
+            self.lease.wait(15)
+        except LeaseLost as told:
+            stage.log.append((str(told), self.lease.remaining))
+            raise
+
+    key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
+    stage.deliver()
+    assert [(OVERTAKEN, 0.0)] == stage.log
+
+
+def test_a_run_that_is_asked_to_stop_when_its_body_is_over_ends_as_it_did(stage, log):
+    mark_as_done = stage.app.backend.mark_as_done
+
+    def mark(*args, **kwargs):
+        stage.overtake(key)
+        ((_, mine),) = keeper._keepers.values()
+        (held,) = mine._leases.values()
+        mine.confirm(held)
+        return mark_as_done(*args, **kwargs)
+
+    stage.app.backend.mark_as_done = mark
+
+    @stage.task()
+    def job(self):
+        return "in time"
+
+    key = stage.dispatch()
+    assert ("SUCCESS", "in time") == (stage.deliver().state, stage.result.result)
+    assert "succeeded" == stage.run(key).state
+    assert [STARTED, "finished in N ms"] == lines(log)
+
+
+def test_a_run_that_is_asked_to_stop_and_ended_by_its_pool_is_cancelled(stage, log):
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        wait_until(lambda: self.lease.aborted)
+        raise SystemExit
+
+    key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
+    with pytest.raises(SystemExit):
+        stage.deliver()
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
+    assert [STARTED, ASKED, CANCELLED] == lines(log)
+
+
+def test_a_run_that_gives_up_before_it_is_told_to_stop_is_cancelled_too(stage, log):
+    # The heartbeat did not come to it; that it was asked to stop is learnt as it gives up.
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        raise LeaseLost("something else came up")
+
+    key = stage.dispatch(anarchon={"lease": 60, "heartbeat": 30})
+    stage.deliver()
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
+    assert [STARTED, ASKED, CANCELLED] == lines(log)
 
 
 # In a worker ------------------------------------------------------------------------------------

@@ -15,6 +15,10 @@ import anarchon_celery
 
 app = Celery('tests.cluster.app', task_cls=anarchon_celery.Task)
 app.conf.update(json.loads(os.environ['CLUSTER_CONF']))
+for entry in app.conf.beat_schedule.values():
+    if isinstance(entry['schedule'], dict):  # such as {'once': '2026-10-10T12:00:00Z'}
+        ((kind, text),) = entry['schedule'].items()
+        entry['schedule'] = getattr(anarchon_celery, kind)(text)
 HISTORY = os.environ['CLUSTER_HISTORY']
 
 
