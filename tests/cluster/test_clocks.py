@@ -69,8 +69,10 @@ def test_where_the_hosts_clock_is_the_stores_a_step_ahead_is_caught_up_by_policy
     assert {1} == set(cluster.started().values())
     (missed,) = [run for run in cluster.runs() if run.state == 'missed']
     assert 3_500 < missed.count <= 3_600 and missed.until < jumped_at
-    late = [run for run in cluster.runs() if run.trigger == 'catch-up' and run.state == 'succeeded']
-    assert len(late) <= 1, 'the latest slot, by the policy, and no storm'
+    leapt = [run for run in cluster.runs() if jumped_at - HOUR + 2 * SECOND < run.slot < jumped_at]
+    assert ['catch-up'] == [run.trigger for run in leapt if run.trigger != 'scheduled'], 'the latest late one'
+    # What is younger than the claim timeout is on time: no storm.
+    assert len(leapt) <= 11
 
 
 def test_where_the_hosts_clock_is_the_stores_a_step_back_repeats_no_slot(file_cluster, clock):
@@ -94,15 +96,15 @@ def test_a_beat_that_was_suspended_goes_on_where_it_is(redis_cluster):
     worker.wait_for(r'ready\.', 30)
     cluster.run_where(lambda run: run.state == 'succeeded', 30)
     beat.suspend(group=True)
-    slept_at = cluster.now()
+    slept_at = cluster.runs()[-1].slot + 1
     wait_until(lambda: cluster.now() > slept_at + 12 * SECOND, 20)
     beat.resume(group=True)
     woke_at = cluster.now()
     beat.wait_for(r'stalled for \d+\.\d s: takes over no running run')
     more_runs(cluster, 3, since=woke_at)
-    slept = [run for run in cluster.runs() if slept_at + SECOND <= run.slot <= woke_at]
+    slept = [run for run in cluster.runs() if slept_at <= run.slot <= woke_at]
     assert {1} == set(cluster.started().values())
     # What is younger than the claim timeout is on time, of what is older the latest runs: no storm.
     assert len([run for run in slept if run.state == 'succeeded']) <= 6
-    assert sum(run.count for run in slept) == len(interval_slots(1, slept_at + SECOND, woke_at))
+    assert sum(run.count for run in slept) == len(interval_slots(1, slept_at, woke_at))
     assert time.time() * 1000 > woke_at

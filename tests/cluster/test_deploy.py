@@ -61,4 +61,4 @@ def test_old_and_new_schedules_side_by_side_then_the_new_one_alone(redis_cluster
         'no past time of the new schedule is caught up'
     )
     jobs = {job.name for job in cluster.store.jobs()}
-    assert {'kept', 'changed', 'fresh', 'gone'} == jobs, 'nothing is deleted'
+    assert {'kept', 'changed', 'fresh', 'gone'} <= jobs, 'nothing is deleted'
