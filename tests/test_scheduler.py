@@ -584,7 +584,7 @@ class Broken(crontab):
         ),
         (
             {"task": "t", "schedule": 1, "options": {"anarchon": {"overlap": "sometimes"}}},
-            "entry 'bad': overlap='sometimes': one of 'skip', 'allow' is right",
+            "entry 'bad': overlap='sometimes': one of 'skip', 'queue', 'cancel', 'allow' is right",
         ),
         (
             {"task": "t", "schedule": 1, "options": {"anarchon": {"lease": 5, "heartbeat": 4}}},
