@@ -82,7 +82,10 @@ class JobNotDue(Event):
     """A schedule of somebody's own was asked many times when it is due, and was not."""
 
     level = logging.WARNING
-    line = "entry {it.job!r}: its schedule is not due before {it.until}, as far as it was asked; it is asked again then"
+    line = (
+        "entry {it.job!r}: its schedule is not due before {it.until}, as far as it was asked; "
+        "it is asked again then"
+    )
     job: str
     until: str
 

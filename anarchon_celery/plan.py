@@ -94,7 +94,7 @@ class Plan:
         return first_due(job.times, first_seen=job.effective, window=self.first_catch_up)
 
     def _window(self, job: PlannedJob) -> int | None:
-        """How old a late slot may be to be run; the one time of a job that was past at first sight not at all."""
+        """How old a late slot may be to be run; a one-off job's that was past at first sight not at all."""
         if isinstance(job.times, Once) and job.times.time <= job.effective:
             is_new = job.effective == job.first_seen
             if not (is_new and job.effective - job.times.time < self.first_catch_up):

@@ -17,6 +17,8 @@ from anarchon_celery.stores import SCHEMES
 
 DURATION = "a duration above 0 to 36500d is right, such as 30 (seconds), '250ms' or '1h30m'"
 FROM_ZERO = DURATION.replace("above", "from")
+OVERLAPS = "one of 'skip', 'queue', 'cancel', 'allow' is right"
+CATCH_UPS = "one of 'latest', 'all', 'none' is right"
 LATER = f"a store that comes in a later version; {A_STORE}"
 OWN_STORES = "each process would have a store of its own; a file is right, such as sqlite:///jobs.db"
 
@@ -318,7 +320,7 @@ except SettingError as reason:
         ),
         (
             "CELERY_ANARCHON_OVERLAP='skp'",
-            "CELERY_ANARCHON_OVERLAP='skp': one of 'skip', 'queue', 'cancel', 'allow' is right; did you mean 'skip'?",
+            f"CELERY_ANARCHON_OVERLAP='skp': {OVERLAPS}; did you mean 'skip'?",
         ),
         ("CELERY_BROKER_URL='redis://h/1'", "redis://h/1 30000 True"),
         (
@@ -415,12 +417,12 @@ ALL = (
             "'20s': a lease shorter than two heartbeats (lease 30s, heartbeat 20s); "
             "a lease of at least 40s is right, or a shorter heartbeat",
         ),
-        ("anarchon_overlap", "skp", "'skp': one of 'skip', 'queue', 'cancel', 'allow' is right; did you mean 'skip'?"),
-        ("anarchon_overlap", "ALLOW", "'ALLOW': one of 'skip', 'queue', 'cancel', 'allow' is right; did you mean 'allow'?"),
-        ("anarchon_overlap", "none", "'none': one of 'skip', 'queue', 'cancel', 'allow' is right"),
-        ("anarchon_overlap", False, "False: one of 'skip', 'queue', 'cancel', 'allow' is right"),
-        ("anarchon_overlap", ["skip"], "<list>: one of 'skip', 'queue', 'cancel', 'allow' is right; did you mean 'skip'?"),
-        ("anarchon_catch_up", "last", "'last': one of 'latest', 'all', 'none' is right; did you mean 'latest'?"),
+        ("anarchon_overlap", "skp", f"'skp': {OVERLAPS}; did you mean 'skip'?"),
+        ("anarchon_overlap", "ALLOW", f"'ALLOW': {OVERLAPS}; did you mean 'allow'?"),
+        ("anarchon_overlap", "none", f"'none': {OVERLAPS}"),
+        ("anarchon_overlap", False, f"False: {OVERLAPS}"),
+        ("anarchon_overlap", ["skip"], f"<list>: {OVERLAPS}; did you mean 'skip'?"),
+        ("anarchon_catch_up", "last", f"'last': {CATCH_UPS}; did you mean 'latest'?"),
         ("anarchon_max_crashes", 0, "0: a whole number of at least 1 is right"),
         ("anarchon_max_crashes", 2.0, "2.0: a whole number of at least 1 is right"),
         ("anarchon_max_crashes", True, "True: a whole number of at least 1 is right"),
@@ -631,7 +633,7 @@ def test_catch_up_window_of_a_crontab_may_be_celery_s():
             "lease, max_crashes, max_runtime, overlap, start_timeout, stop_grace, supervised",
         ),
         ({"lease": "soon"}, f"lease='soon': {DURATION}"),
-        ({"overlap": "skipp"}, "overlap='skipp': one of 'skip', 'queue', 'cancel', 'allow' is right; did you mean 'skip'?"),
+        ({"overlap": "skipp"}, f"overlap='skipp': {OVERLAPS}; did you mean 'skip'?"),
         ({"supervised": "learned"}, "supervised='learned': True or False is right"),
         (
             {"heartbeat": "20s"},

@@ -96,7 +96,8 @@ class Stage:
         """Let the next slot of the job come due under overlap ``cancel``."""
         slot = key.slot + 1000
         offer = Offer(job=key.job, slots=(slot,), overlap="cancel")
-        (claimed,) = self.store.claim("other", [offer], nonce=new_nonce(), now=max(slot, round(time.time() * 1000)))
+        now = max(slot, round(time.time() * 1000))
+        (claimed,) = self.store.claim("other", [offer], nonce=new_nonce(), now=now)
         assert [("overlap", "buffered")] == [(claim.answer, claim.run.state) for claim in claimed.claims]
 
     # what a worker does

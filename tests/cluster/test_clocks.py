@@ -1,7 +1,5 @@
 """Clocks that jump, and nodes that sleep: a node neither fires early, nor storms, nor stops."""
 
-import time
-
 import pytest
 
 from anarchon_celery.slots import DAY, HOUR, SECOND
@@ -83,11 +81,10 @@ def test_where_the_hosts_clock_is_the_stores_a_step_back_repeats_no_slot(file_cl
     back_at = cluster.now() - HOUR
     wait_until(lambda: [run for run in cluster.runs() if back_at <= run.slot < back_at + 10 * SECOND], 30)
     clock.shift(-5)  # the slots of the last seconds come again
-    again_at = cluster.now() - 5 * SECOND
-    wait_until(lambda: [run for run in cluster.runs() if run.slot > max(it.slot for it in before) + SECOND], 30)
+    newest = before[-1].slot
+    wait_until(lambda: [run for run in cluster.runs() if run.slot > newest + SECOND], 30)
     assert [] == [run for run in cluster.runs() if run.claimed_at and run.claimed_at < run.slot]
     assert {1} == set(cluster.started().values()), 'a slot that ran is not run again'
-    assert again_at > back_at
 
 
 def test_a_beat_that_was_suspended_goes_on_where_it_is(redis_cluster):
@@ -107,4 +104,3 @@ def test_a_beat_that_was_suspended_goes_on_where_it_is(redis_cluster):
     # What is younger than the claim timeout is on time, of what is older the latest runs: no storm.
     assert len([run for run in slept if run.state == 'succeeded']) <= 6
     assert sum(run.count for run in slept) == len(interval_slots(1, slept_at, woke_at))
-    assert time.time() * 1000 > woke_at

@@ -51,8 +51,9 @@ def test_old_and_new_schedules_side_by_side_then_the_new_one_alone(redis_cluster
     first = both_at + SECOND
     assert [*interval_slots(1, first, end)] == [slot for slot in slots['kept'] if first <= slot < end]
 
-    side_by_side = {*interval_slots(2, first, alone_at - SECOND), *interval_slots(3, first, alone_at - SECOND)}
-    found = [slot for slot in slots['changed'] if first <= slot < alone_at - SECOND]
+    until = alone_at - SECOND
+    side_by_side = {*interval_slots(2, first, until), *interval_slots(3, first, until)}
+    found = [slot for slot in slots['changed'] if first <= slot < until]
     assert sorted(side_by_side) == found, 'each slot of either schedule, once'
     alone = alone_at + SECOND
     assert [*interval_slots(3, alone, end)] == [slot for slot in slots['changed'] if alone <= slot < end]

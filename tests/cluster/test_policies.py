@@ -1,5 +1,7 @@
 """Overlap, catch-up and one-off jobs, on a cluster: each decision leaves one record with its reason."""
 
+from itertools import pairwise
+
 import pytest
 
 from anarchon_celery.protocol import OVERTAKEN
@@ -39,7 +41,7 @@ def bodies(cluster, job):
 def one_after_the_other(cluster, job):
     """Check that no body of a job began before the one before had ended; return the pauses between them."""
     all_bodies = [lines for lines in bodies(cluster, job) if len(lines) == 2]
-    pauses = [later[0]['at'] - earlier[1]['at'] for earlier, later in zip(all_bodies, all_bodies[1:])]
+    pauses = [later[0]['at'] - earlier[1]['at'] for earlier, later in pairwise(all_bodies)]
     assert pauses and min(pauses) > 0
     return pauses
 
