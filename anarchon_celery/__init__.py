@@ -19,8 +19,9 @@ from .errors import (
     StoreUnusable,
 )
 from .lease import HandedOver, Lease, LeaseLost, current_lease
+from .methods import register
 from .scheduler import Scheduler
-from .schedules import cron, every
+from .schedules import cron, every, once
 from .task import Task
 
 __version__ = version("anarchon-celery")
@@ -41,4 +42,6 @@ __all__ = [
     "cron",
     "current_lease",
     "every",
+    "once",
+    "register",
 ]

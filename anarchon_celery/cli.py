@@ -1,184 +1,246 @@
 """``celery -A proj anarchon …``: what the cluster does, for people and, with ``--json``, for machines.
 
-Exit status: 0; 1 where the store cannot be reached or used; 2 where the command or a setting is wrong.
+Exit status: 0; 1 where the store cannot be reached or used; 2 where the command, a job's name or a
+setting is wrong. An entry that beat would refuse is said on standard error and changes no status: what
+was asked for is the rest, and that is right.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
+import getpass
+import os
+import socket
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from .config import Config
-from .errors import SettingError, StoreError
-from .protocol import ACTIVE, ENDED, Node, Run
-from .slots import iso
-from .stores import Store
+from .config import Config, shown
+from .desk import AppJob, Desk, Refused, begun, store_errors
+from .errors import SettingError, StoreError, in_one_line
+from .forecast import FireTime, forecast, read_moment
+from .protocol import ACTIVE, BUFFERED, ENDED, Job
+from .show import (
+    fire_time_as_json,
+    fire_times_table,
+    job_as_json,
+    jobs_table,
+    node_as_json,
+    nodes_table,
+    pause_as_json,
+    pause_text,
+    paused_table,
+    print_json,
+    printer,
+    run_as_json,
+    runs_table,
+)
+from .slots import FireTimes, iso
 
-#: The fields of a run in JSON, in the contract's order; instants are those that end in ``_at``.
-RUN_FIELDS = (
-    "job", "slot", "state", "trigger", "dispatch", "attempt", "crashes", "fence", "owner", "task_id",
-    "claimed_at", "queued_at", "started_at", "finished_at", "reason",
-)  # fmt: skip
+STATES = sorted(ACTIVE | ENDED | {BUFFERED})
 
-
-class WrongSetting(click.ClickException):
-    """One line, without the usage of a command that is right."""
-
-    exit_code = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """What a command works with: the app's settings and its store."""
-
-    config: Config
-    store: Store
-
-    def is_alive(self, node: Node) -> bool:
-        """Whether the node was seen within the last polls; a store may note that a few seconds late."""
-        return node.seen >= self.store.clock.now() - 10_000 - 3 * self.config.poll
+#: Of a pause, in characters.
+LONGEST_REASON = 200
 
 
 @click.group()
 @click.pass_context
 def anarchon(context: click.Context, /, **_preload: Any) -> None:
-    """See the runs of beat's jobs, and who holds them."""
+    """See the jobs of beat and their runs, and who holds them."""
     app = context.obj.app
     if app.main == "default":
         raise click.UsageError("name your project: celery -A proj anarchon …")
     try:
         config = Config.of(app)
     except SettingError as reason:
-        raise WrongSetting(str(reason)) from reason
-    with _store_errors():
-        store = config.open_store()
-    context.call_on_close(store.close)
-    context.obj = Desk(config, store)
+        raise Refused(str(reason)) from reason
+    context.obj = Desk(app, config)
+    context.call_on_close(context.obj.close)
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 pass_desk = click.make_pass_decorator(Desk)
 
 
+# what there is ----------------------------------------------------------------------------------
+
+
 @anarchon.command()
 @as_json
 @pass_desk
 def status(desk: Desk, as_json: bool) -> None:
-    """Show the store, the nodes, and the runs that are active."""
-    with _store_errors():
+    """Show the store, the nodes, the jobs that are paused, and the runs that are active or wait."""
+    with store_errors():
         nodes = desk.store.nodes()
         active = [run for state in sorted(ACTIVE) for run in desk.store.runs(state=state, limit=1000)]
+        waiting = desk.store.runs(state=BUFFERED, limit=1000)
         jobs = desk.store.jobs()
+    paused = [job for job in jobs if job.paused is not None]
     if as_json:
-        _print_json({
-            "store": desk.store.shown,
-            "jobs": len(jobs),
-            "nodes": [_node_as_json(node, desk) for node in nodes],
+        print_json({
+            "store": desk.store.shown, "jobs": len(jobs),
+            "nodes": [node_as_json(node, desk.is_alive(node)) for node in nodes],
+            "paused": [{"job": job.name} | (pause_as_json(job) or {}) for job in paused],
             "active": [run_as_json(run) for run in active],
-        })
+            "buffered": [run_as_json(run) for run in waiting],
+        })  # fmt: skip
         return
-    print_ = _printer()
+    print_ = printer()
     print_(f"store {desk.store.shown}, {len(jobs)} job{'s' * (len(jobs) != 1)}")
-    rows = [(n.name, n.kind, "alive" if desk.is_alive(n) else "gone", _instant(n.seen)) for n in nodes]
-    print_(_table(("node", "kind", "", "last seen"), rows))
-    print_(_runs_table(active) if active else "no run is active")
+    print_(nodes_table([(node, desk.is_alive(node)) for node in nodes]))
+    if paused:
+        print_(paused_table(paused))
+    print_(runs_table([*active, *waiting]) if active or waiting else "no run is active")
 
 
 @anarchon.command()
 @click.option("--job", help="Only the runs of this job.")
-@click.option("--state", type=click.Choice(sorted(ACTIVE | ENDED)), help="Only runs in this state.")
+@click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
 @click.option("-n", "limit", type=click.IntRange(1), default=50, show_default=True, help="How many.")
 @as_json
 @pass_desk
 def runs(desk: Desk, job: str | None, state: str | None, limit: int, as_json: bool) -> None:
     """Show what ran when, newest first."""
-    with _store_errors():
+    with store_errors():
         found = desk.store.runs(job=job, state=state, limit=limit)
     if as_json:
-        _print_json([run_as_json(run) for run in found])
+        print_json([run_as_json(run) for run in found])
     else:
-        _printer()(_runs_table(found) if found else "no runs")
+        printer()(runs_table(found) if found else "no runs")
 
 
-def run_as_json(run: Run) -> dict[str, Any]:
-    """Return a run as the contract's JSON."""
-    values = asdict(run)
-    instants = {name for name in RUN_FIELDS if name.endswith("_at")} | {"slot"}
-    values["reason"] = _why(run)
-    return {name: _instant(values[name]) if name in instants else values[name] for name in RUN_FIELDS}
+@anarchon.command()
+@as_json
+@pass_desk
+def jobs(desk: Desk, as_json: bool) -> None:
+    """Show the jobs of this app and of the store: when each fires next, what was decided, what is paused."""
+    with store_errors():
+        views = desk.views()
+    for line in desk.refusal_lines():
+        click.echo(line, err=True)
+    if as_json:
+        print_json([job_as_json(view) for view in views])
+    else:
+        printer()(jobs_table(views) if views else "no jobs")
 
 
-def _node_as_json(node: Node, desk: Desk) -> dict[str, Any]:
-    return {
-        "id": node.id, "node": node.name, "kind": node.kind, "alive": desk.is_alive(node),
-        "seen_at": _instant(node.seen),
-    }  # fmt: skip
+# when a job fires -------------------------------------------------------------------------------
 
 
-def _instant(ms: int | None) -> str | None:
-    return None if ms is None else iso(ms)
-
-
-def _runs_table(found: Sequence[Run]) -> Table:
-    rows = [
-        (
-            run.job, iso(run.slot), run.state, _attempt(run), run.owner or "",
-            _took(run), _why(run) or "",
-        )
-        for run in found
-    ]  # fmt: skip
-    return _table(("job", "slot", "state", "attempt", "on", "took", "why"), rows)
-
-
-def _attempt(run: Run) -> str:
-    return f"{run.attempt} ({run.trigger})" if run.attempt else ""
-
-
-def _took(run: Run) -> str:
-    if run.started_at is None or run.finished_at is None:
-        return ""
-    return f"{(run.finished_at - run.started_at) / 1000:.1f} s"
-
-
-def _why(run: Run) -> str | None:
-    """The reason, and for how many slots it holds."""
-    if run.count > 1 and run.until is not None:
-        return f"{run.reason}: {run.count} slots until {iso(run.until)}"
-    return run.reason
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for head in heads:
-        table.add_column(head, overflow="fold")
-    for row in rows:
-        table.add_row(*(cell or "" for cell in row))
-    return table
-
-
-def _printer() -> Callable[..., None]:
-    """Print for people; plain, and as wide as it has to be, where nobody reads a terminal."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    return partial(console.print, markup=False)
-
-
-def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-@contextmanager
-def _store_errors() -> Iterator[None]:
-    """A store that does not answer ends the command with one line."""
+@anarchon.command("next")
+@click.argument("name", metavar="JOB")
+@click.option("-n", "count", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many.")
+@click.option(
+    "--from", "moment", metavar="T",
+    help="Begin at T, not now: 2026-03-29, '2026-03-29 02:30' (in the job's zone) or 2026-03-29T01:00Z.",
+)  # fmt: skip
+@as_json
+@pass_desk
+def next_(desk: Desk, name: str, count: int, moment: str | None, as_json: bool) -> None:
+    """Show when a job fires next, in UTC and in its zone, and what the clock does in between."""
+    job = desk.job(name)
+    begin = _now() if moment is None else _moment(moment, job)
     try:
-        yield
+        times, begin = begun(job.times, _stored(desk, job), begin)
+        found = forecast(times, job.zone, begin=begin, count=count)
+    except Exception as reason:  # somebody's own schedule
+        raise Refused(f"entry {name!r}: {in_one_line(reason)}") from reason
+    if as_json:
+        print_json([fire_time_as_json(time, job.zone.name) for time in found])
+        return
+    print_ = printer()
+    if found:
+        print_(fire_times_table(job, found))
+    if len(found) < count:
+        print_(_end(name, times, found, begin))
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _moment(text: str, job: AppJob) -> int:
+    try:
+        return read_moment(text, job.zone)
+    except ValueError as reason:
+        raise Refused(f"--from: {reason}") from reason
+
+
+def _stored(desk: Desk, job: AppJob) -> Job | None:
+    """Return what the store knows of the job, where its fire times depend on that."""
+    if not job.times.chained:
+        return None
+    try:
+        return next((one for one in desk.store.jobs() if one.name == job.name), None)
     except StoreError as reason:
-        raise click.ClickException(str(reason)) from reason
+        why = "each time of this schedule follows from the last decided slot, which only the store knows"
+        click.echo(f"{reason}; {why}: counted from where you ask instead", err=True)
+        return None
+
+
+def _end(name: str, times: FireTimes, found: Sequence[FireTime], begin: int) -> str:
+    """Say why there are no more times."""
+    last = found[-1].at if found else begin - 1
+    looked = times.looked_until(last)
+    if looked is not None:
+        return f"{name} does not fire before {iso(looked)}; its schedule is not asked about more at once"
+    return f"{name} does not fire again" if found else f"{name} does not fire any more after {iso(begin)}"
+
+
+# pausing ----------------------------------------------------------------------------------------
+
+
+@anarchon.command()
+@click.argument("name", metavar="JOB")
+@click.option("--reason", default="no reason given", help="Why, for whoever wonders.")
+@as_json
+@pass_desk
+def pause(desk: Desk, name: str, reason: str, as_json: bool) -> None:
+    """Pause a job: its slots are skipped, what waits to be started goes on waiting, what runs goes on."""
+    why = _reason(reason)
+    with store_errors():
+        before = desk.stored(name)
+        if not desk.store.pause(name, reason=why, by=_somebody()):
+            raise desk.unknown(name, desk.jobs)
+        now = desk.stored(name)
+    if as_json:
+        print_json({"job": name, "paused": pause_as_json(now), "was_paused": pause_as_json(before)})
+        return
+    if before.paused is not None:
+        printer()(f"{name} was paused already: {pause_text(before)}")
+    printer()(f"{name} is paused: {pause_text(now)}")
+
+
+@anarchon.command()
+@click.argument("name", metavar="JOB")
+@as_json
+@pass_desk
+def resume(desk: Desk, name: str, as_json: bool) -> None:
+    """Let a paused job go on, with what waited and with its next slot."""
+    with store_errors():
+        before = desk.stored(name)
+        was_paused = desk.store.resume(name)
+    if as_json:
+        print_json({"job": name, "paused": None, "was_paused": pause_as_json(before) if was_paused else None})
+    elif was_paused:
+        printer()(f"{name} goes on; it was paused: {pause_text(before)}")
+    else:
+        printer()(f"{name} is not paused")
+
+
+def _reason(text: str) -> str:
+    """Return a reason as one line that any store keeps."""
+    line = " ".join(text.split())
+    if not line.isprintable() or not 0 < len(line) <= LONGEST_REASON:
+        raise Refused(f"--reason={shown(text)}: 1 to {LONGEST_REASON} printable characters are right")
+    return line
+
+
+def _somebody() -> str:
+    """Return who asks, as ``user@host``; in a container a user may have no name."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

@@ -1,13 +1,18 @@
 """Cron texts: croniter parses each field, once it is written so that all its versions mean the same.
 
 What croniter lets pass with another meaning, and what can never fire, is refused with a line that
-names the field.
+names the field and says what would be right.
+
+``H`` is a value that the job's name decides, so that a hundred nightly jobs spread: ``H`` any of the
+field (of the days of a month the first 28, which every month has), ``H(0-29)`` one of a range,
+``H/15`` and ``H(0-29)/10`` every so many from a first one on.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from hashlib import blake2b
 
 from croniter import CroniterError, croniter
 
@@ -30,17 +35,42 @@ _NAMES = {
     },
     _DAY_OF_WEEK: {"sun": 0, "mon": 1, "tue": 2, "wed": 3, "thu": 4, "fri": 5, "sat": 6},
 }  # fmt: skip
+_RIGHT = (  # by field: what a refusal shows
+    "0 to 59, as in 5, 0-29, */15, 5/15 or H",
+    "0 to 23, as in 2, 22-4, */6 or H(0-5)",
+    "1 to 31, as in 1, 1-7, */10 or H, and L for the last",
+    "1 to 12 or jan to dec, as in 1, jul, nov-feb or */3",
+    "0 (Sunday) to 7 or sun to sat, as in mon-fri, fri#2 for the second Friday, L5 for the last one",
+    "0 to 59, as in 0, */10 or H",
+)
 _RANGE = re.compile(r"(?:\*|([0-9]+|[a-z]+)(-(?:[0-9]+|[a-z]+))?)(/[0-9]{1,4})?")
+_HASHED = re.compile(r"h(?:\(([0-9]+|[a-z]+)(-(?:[0-9]+|[a-z]+))\))?(/[0-9]{1,4})?")
+_HAS_HASH = re.compile(r"(?<![a-z@])h(?![a-z])")  # not that of 'thu' or '@hourly'
 _NTH = re.compile(r"([0-9a-z-]+)(#[1-5])|l([0-7])|([0-7])l")
 
 
+def read_cron(text: str, zone: Zone, job: str = "") -> Cron:
+    """Read a cron text; jobs with the same text and zone share the result, unless it has an ``H``.
+
+    Args:
+        text: five fields, six with seconds first, or ``@daily`` and friends.
+        zone: the zone of its local times.
+        job: the name that decides what ``H`` stands for.
+
+    Raises:
+        ScheduleError: it cannot be read, or can never fire; one line that names the field.
+    """
+    if not isinstance(text, str):
+        raise ScheduleError(f"cron {text!r}: it is not a text")
+    return _read(text, zone, job if _HAS_HASH.search(text.lower()) else "")
+
+
 @lru_cache(maxsize=4096)
-def read_cron(text: str, zone: Zone) -> Cron:
-    """Read a cron text; jobs with the same text and zone share the result."""
+def _read(text: str, zone: Zone, job: str) -> Cron:
     try:
         words = _words(text)
         (minutes, _), (hours, _), (days, _), (months, _), (weekdays, nth), (seconds, _) = (
-            _expand(position, word) for position, word in enumerate(words)
+            _expand(position, _unhashed(position, word, job), word) for position, word in enumerate(words)
         )
         return Cron(
             zone=zone,
@@ -60,16 +90,14 @@ def read_cron(text: str, zone: Zone) -> Cron:
 
 def _words(text: str) -> list[str]:
     """Return the six fields of a cron text, seconds last, as croniter has them."""
-    if not isinstance(text, str):
-        raise ScheduleError("it is not a text")
     lower = text.strip().lower()
     if lower.startswith("@") and lower not in _ALIASES:
         raise ScheduleError(f"there is no such name: give one of {', '.join(_ALIASES)}")
     words = _ALIASES.get(lower, lower).split()
     if len(words) not in (5, 6):
         raise ScheduleError(
-            f"it has {len(words)} fields: give 5 (minute, hour, day of month, month, day of week), "
-            "or 6 with seconds first"
+            f"it has {len(words)} field{'s' * (len(words) != 1)}: "
+            "give 5 (minute, hour, day of month, month, day of week), or 6 with seconds first"
         )
     return [*words, "0"] if len(words) == 5 else [*words[1:], words[0]]
 
@@ -84,12 +112,15 @@ def recurs(written: object, values: tuple[int, ...], all_values: int) -> bool:
     return len(values) == all_values or (isinstance(written, str) and ("*" in written or "/" in written))
 
 
-def _expand(position: int, word: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-    """Return the values of one field, and the nth days of the week."""
+@lru_cache(maxsize=4096)
+def _expand(position: int, plain_word: str, word: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """Return the values of one field, and the nth days of the week; ``word`` is how it was written."""
     name, low, high = _FIELDS[position]
-    terms = word.split(",")
+    terms = plain_word.split(",")
     if position == _DAY_OF_WEEK and len({_NTH.fullmatch(term) is None for term in terms}) > 1:
-        raise ScheduleError(f"{name} {word!r} mixes plain days and those with # or L")
+        raise ScheduleError(
+            f"{name} {word!r} mixes plain days and those with # or L: give one kind, as in mon#1,L5"
+        )
     texts = ["*"] * 6
     texts[position] = ",".join(_plain(position, term, word) for term in terms)
     try:
@@ -117,6 +148,36 @@ def _plain(position: int, term: str, word: str) -> str:
         return f"l{int(nth[3] or nth[4]) % 7}"
     numbers = _numbers(position, nth[1] if nth else term, word)
     return ",".join(f"{number}{nth[2] if nth else ''}" for number in numbers)
+
+
+def _unhashed(position: int, word: str, job: str) -> str:
+    """Return a field with the numbers that ``H`` stands for in it.
+
+    Not croniter's way: it takes no ``H`` in a list, and shifts one checksum for all fields, so that the
+    minute decides the hour: of the 360 times of 'H H(0-5) * * *' it only ever uses 60.
+    """
+    if "h" not in word:
+        return word
+    digest = blake2b(f"{job}\0{position}".encode(), digest_size=8).digest()
+    chance = int.from_bytes(digest, "big")
+    return ",".join(_chosen(position, term, word, chance) for term in word.split(","))
+
+
+def _chosen(position: int, term: str, word: str, chance: int) -> str:
+    """Return the values of 'h', 'h(0-29)', 'h/15' or 'h(0-29)/10'; any other term as it is."""
+    match = _HASHED.fullmatch(term)
+    if match is None:
+        return term
+    first, last, step = match.groups()
+    if first is None:
+        _, low, high = _FIELDS[position]
+        values = list(range(low, {_DAY_OF_MONTH: 28, _DAY_OF_WEEK: 6}.get(position, high) + 1))
+    else:
+        values = _numbers(position, first + last, word)
+    every = int(step[1:]) if step else len(values)
+    if every == 0:
+        raise _refusal(position, term, word)
+    return ",".join(map(str, values[chance * min(every, len(values)) >> 64 :: every]))
 
 
 def _numbers(position: int, term: str, word: str) -> list[int]:
@@ -159,6 +220,5 @@ def _number(position: int, text: str, word: str) -> int:
 
 
 def _refusal(position: int, term: str, word: str) -> ScheduleError:
-    name, low, high = _FIELDS[position]
     part = f"{term!r} in " if term != word else ""
-    return ScheduleError(f"cannot read {part}{name} {word!r}: its values are {low} to {high}")
+    return ScheduleError(f"cannot read {part}{_FIELDS[position][0]} {word!r}: give {_RIGHT[position]}")

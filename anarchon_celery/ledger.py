@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .protocol import Job, Run, RunKey
+from .protocol import BUFFERED, Job, Run, RunKey
 
 
 class Ledger:
@@ -16,6 +16,7 @@ class Ledger:
         self.jobs = {job.name: job for job in jobs}
         self.runs: dict[RunKey, Run] = {}
         self.active: dict[str, dict[RunKey, Run]] = {}
+        self.buffered: dict[str, dict[RunKey, Run]] = {}
         for run in runs:
             self._index(run)
         self.changed_jobs: dict[str, Job] = {}
@@ -35,14 +36,28 @@ class Ledger:
         """Forget an ended run."""
         self.runs.pop(key, None)
 
+    def active_of(self, job: str) -> list[Run]:
+        """Return the active runs of a job, oldest first."""
+        return _oldest_first(self.active.get(job, {}))
+
+    def buffered_of(self, job: str) -> list[Run]:
+        """Return the buffered runs of a job, oldest first."""
+        return _oldest_first(self.buffered.get(job, {}))
+
     def others_active(self, key: RunKey) -> bool:
         """Whether the job of this run has another run that is active."""
         return any(other != key for other in self.active.get(key.job, ()))
 
     def _index(self, run: Run) -> None:
         self.runs[run.key] = run
-        of_job = self.active.setdefault(run.job, {})
-        if run.active:
-            of_job[run.key] = run
-        else:
-            of_job.pop(run.key, None)
+        for index, belongs in ((self.active, run.active), (self.buffered, run.state == BUFFERED)):
+            of_job = index.setdefault(run.job, {})
+            if belongs:
+                of_job[run.key] = run
+            else:
+                of_job.pop(run.key, None)
+
+
+def _oldest_first(runs: dict[RunKey, Run]) -> list[Run]:
+    """In the order of their slots; of one instant the scheduled run comes first."""
+    return sorted(runs.values(), key=lambda run: (-run.slot, run.kind), reverse=True)

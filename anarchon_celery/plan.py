@@ -165,9 +165,8 @@ class Plan:
     def _offer(self, job: PlannedJob, now: int, since: int) -> list[Offer]:
         assert job.cursor is not None
         # What came due before the job was first seen is late, however short that was ago.
-        times = job.times.since(job.cursor)
         found = due(
-            times, after=job.cursor, now=now, on_time_since=max(since, job.effective),
+            job.times, after=job.cursor, now=now, on_time_since=max(since, job.effective),
             delay=self._delay(job), catch_up=job.policy.catch_up, window=self._window(job),
             limit=MOST_SLOTS,
         )  # fmt: skip
@@ -177,7 +176,7 @@ class Plan:
         offer = Offer(
             job=job.name, slots=found.slots, late=found.late, leap=found.leap,
             overlap=job.policy.overlap, catch_up=job.policy.catch_up,
-            chained=times.chained, after=job.floor if times.chained else None,
+            chained=job.times.chained, after=job.floor if job.times.chained else None,
             claim_timeout=self.claim_timeout,
         )  # fmt: skip
         return [offer]

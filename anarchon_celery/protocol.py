@@ -31,9 +31,9 @@ buffered    none, until the run it waits for ends; then it is released      the 
 Who may do what:
 
 - What a slot meets that comes due while an earlier run of its job is active is the job's *overlap*
-  policy: ``skip`` records it as ``skipped``; ``queue`` lets it wait as ``buffered``, one slot per job, an older
-  one that waits becomes ``skipped``; ``cancel`` does the same, and asks the earlier run to stop (one that was
-  not started ends at once); ``allow`` looks at nothing.
+  policy: ``skip`` records it as ``skipped``; ``queue`` lets it wait as ``buffered``, one slot per job, an
+  older one that waits becomes ``skipped``; ``cancel`` does the same, and asks the earlier run to stop (one
+  that does not run ends at once, and the slot is won); ``allow`` looks at nothing.
 - Every end goes through one step: if the job has no other active run, its oldest buffered one is
   *promoted*: it becomes ``released``.
 - While a job is *paused* its scheduled runs are ``running`` or ``buffered``, nothing else. A slot that comes
@@ -306,7 +306,8 @@ class Claim:
 
     ``won`` (with the run), ``taken`` (with its state, where a run exists), ``overlap`` (``skipped`` or
     ``buffered``, as the run's state says), ``paused`` (likewise), ``wait`` (nothing was decided),
-    ``early`` (with the milliseconds to wait), ``cancelled``, ``abandoned`` (a redispatch that ended
+    ``early`` (with the milliseconds to wait), ``cancelled`` (a redispatch that ended the run; a slot that
+    was won, and lost its place to a later one before the answer), ``abandoned`` (a redispatch that ended
     the run), ``unknown`` (the job is not registered).
     """
 
@@ -327,8 +328,9 @@ class Claim:
 class Claimed:
     """The answers for one job, its floor now, and the record of what was passed over, if any.
 
-    ``ended`` are earlier runs that this decision ended: a buffered one whose place was taken
-    (``skipped``), one that was not started yet under overlap ``cancel`` (``cancelled``).
+    ``ended`` are runs of other calls that this decision ended: a buffered one whose place was taken
+    (``skipped``), one that did not run under overlap ``cancel`` (``cancelled``). Of slots in this call
+    their own answers say so. After a lost answer they are not told again.
     """
 
     job: str

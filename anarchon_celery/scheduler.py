@@ -21,8 +21,8 @@ from celery import beat
 from .config import Config, redacted
 from .dispatch import Publisher
 from .dispatcher import Dispatcher
-from .entries import Entry, planned, read_entry
-from .errors import AnarchonError, SettingError, StoreError, in_one_line
+from .entries import Entry, read_jobs
+from .errors import SettingError, StoreError, in_one_line
 from .events import (
     BeatStarted,
     Event,
@@ -39,6 +39,7 @@ from .events import (
     emit,
     log_runs,
 )
+from .origins import GivenEntry, entries_of, notes_on
 from .patience import Patience
 from .plan import Plan
 from .protocol import BUFFERED, Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
@@ -92,7 +93,9 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         )  # fmt: skip
         self._begin()
         self.install_default_entries(self.data)
-        self.update_from_dict(self.app.conf.beat_schedule)
+        self._take_jobs(entries_of(self.app))
+        for note in notes_on(self.app):
+            emit(Noted(note))
 
     def _begin(self) -> None:
         self._ticking = False
@@ -107,16 +110,14 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def update_from_dict(self, entries: Any) -> None:
         """Take entries; a wrong one is reported in one line and stays out."""
-        for name, fields in entries.items():
-            try:
-                entry = read_entry(self.app, name, fields)
-                self.plan.jobs[name] = planned(self.app, self.config, entry)
-            except AnarchonError as reason:
-                emit(JobRefused(str(reason)))
-            except Exception as reason:  # options that are no dict, a schedule that is somebody's own code
-                emit(JobRefused(f"entry {name!r}: {in_one_line(reason)}"))
-            else:
-                self.schedule[name] = entry
+        self._take_jobs(GivenEntry(name, fields) for name, fields in entries.items())
+
+    def _take_jobs(self, given: Iterable[GivenEntry]) -> None:
+        jobs, refused = read_jobs(self.app, self.config, given)
+        for reason in refused:
+            emit(JobRefused(reason))
+        for name, (entry, job) in jobs.items():
+            self.schedule[name], self.plan.jobs[name] = entry, job
 
     @property
     def info(self) -> str:

@@ -68,6 +68,9 @@ class FireTimes(ABC):
 
     __slots__ = ()
 
+    #: Whether each time depends on the one before, so that they can only be walked from a known one on.
+    chained: bool = False
+
     @property
     @abstractmethod
     def key(self) -> str:
@@ -87,6 +90,18 @@ class FireTimes(ABC):
         while time is not None and time <= until:
             yield time
             time = self.next(time)
+
+    def since(self, cursor: int) -> FireTimes:
+        """Return the fire times as seen from a cursor; only chained ones look different from there."""
+        return self
+
+    def looked_until(self, after: int) -> int | None:
+        """Return until when ``next`` looked in vain and will go on later; ``None`` if its answer stands."""
+        return None
+
+    def cut_short(self, until: int) -> bool:
+        """Tell whether there may be more fire times up to an instant than could be walked at one look."""
+        return False
 
     def count(self, after: int, until: int, most: int) -> int:
         """Return how many fire times lie in ``(after, until]``, or ``most`` if there are more."""
@@ -184,6 +199,7 @@ def due(
     catch_up: str,
     window: int | None,
     limit: int = 1000,
+    most_late: int = 1000,
 ) -> Due:
     """Decide which of a job's slots to offer to the store.
 
@@ -196,13 +212,19 @@ def due(
         catch_up: which late slots to offer: ``'latest'``, ``'all'`` or ``'none'``.
         window: a late slot older than this is not offered; ``None``: however old.
         limit: the most slots to offer at one look; the rest is offered at the next.
+        most_late: the most late slots that ``'all'`` catches up; if there are more, the newest.
     """
+    times = times.since(after)
     last = _last_due(times, now, delay)
     if last is None or last <= after:
         return Due()
     last_late = _last_due(times, min(on_time_since, now), delay)
     last_late = after if last_late is None else max(after, last_late)
-    late = _late(times, after, last_late, now, catch_up, window, limit)
+    if catch_up != "all" and times.cut_short(min(on_time_since, now)):
+        # Which slot is the latest is not known yet: pass over what was walked, and go on from there.
+        return Due(leap=_leap(times, after, last_late))
+    since = after if window is None else max(after, now - window - 1)
+    late = _late(times, since, last_late, catch_up, limit, most_late)
     leap = _leap(times, after, late[0] - 1 if late else last_late)
     on_time = islice(times.between(last_late, last), limit - len(late))
     return Due((*late, *on_time), len(late), leap)
@@ -226,14 +248,23 @@ def _last_due(times: FireTimes, instant: int, delay: Callable[[int], int]) -> in
     return slot
 
 
-def _late(
-    times: FireTimes, after: int, last: int, now: int, catch_up: str, window: int | None, limit: int
-) -> tuple[int, ...]:
+def _late(times: FireTimes, after: int, last: int, catch_up: str, limit: int, most: int) -> tuple[int, ...]:
     """Return the late slots that catch-up offers, of those in ``(after, last]``."""
-    after = after if window is None else max(after, now - window - 1)
     if last <= after or catch_up == "none":
         return ()
-    return (last,) if catch_up == "latest" else tuple(islice(times.between(after, last), limit))
+    if catch_up == "latest":
+        return (last,)
+    return tuple(islice(times.between(_before_newest(times, after, last, most), last), limit))
+
+
+def _before_newest(times: FireTimes, after: int, last: int, most: int) -> int:
+    """Return after which instant only the newest few of the slots in ``(after, last]`` lie."""
+    if times.count(after, last, most + 1) <= most:
+        return after
+    for _ in range(most):
+        slot = times.previous(last)
+        last = after if slot is None else slot - 1
+    return last
 
 
 def _leap(times: FireTimes, after: int, until: int) -> Leap | None:

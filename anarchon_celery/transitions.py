@@ -6,7 +6,8 @@ SQL store loads the rows a step needs and writes what changed: both in one atomi
 stands here is what happens. The Lua scripts of the Redis store say the same in their language, and
 are held against this by the tests.
 
-The order is that of a run's life.
+The order is that of a run's life. The claim has a module of its own, :mod:`.claiming`, and so has
+what becomes of the other runs of a job: :mod:`.turns`.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from .claiming import claim
 from .ledger import Ledger
 from .protocol import (
+    BUFFERED,
     LONGEST_START_TIMEOUT,
     MAX_DISPATCHES,
     ORPHANED_AFTER,
     REMEMBERED_HASHES,
     Claim,
-    Claimed,
     Holding,
     Job,
-    Offer,
     Redispatch,
     Registered,
     Registration,
@@ -38,6 +39,12 @@ from .protocol import (
     Start,
     Started,
 )
+from .turns import buffer, end, hold_back, is_held_back, pause, resume, until
+
+__all__ = [
+    "register", "claim", "redispatch", "sent", "start", "start_timeout",
+    "renew", "lost_to", "finish", "requeue", "release", "pause", "resume", "rewind", "forget",
+]  # fmt: skip
 
 # register ---------------------------------------------------------------------------------------
 
@@ -48,9 +55,8 @@ def register(ledger: Ledger, now: int, registrations: Sequence[Registration]) ->
 
 
 def _register(ledger: Ledger, now: int, asked: Registration) -> Registered:
-    job = ledger.jobs.get(asked.job)
-    if job is None or not job.hashes:
-        job = _learnt(job, now, asked)
+    known = ledger.jobs.get(asked.job)
+    job = known if known is not None and known.hashes else _learnt(known, now, asked)
     hashes = dict(job.hashes)
     # The first hash of a job counts from the job's own beginning, a later one from now on.
     effective = hashes.setdefault(asked.hash, now if hashes else job.first_seen)
@@ -58,9 +64,12 @@ def _register(ledger: Ledger, now: int, asked: Registration) -> Registered:
     supervised = job.supervised or asked.supervised
     job = replace(job, hashes=remembered, seen=max(job.seen, now), supervised=supervised)
     ledger.put_job(job)
+    if job.paused is not None and (known is None or known.paused is None):
+        hold_back(ledger, now, job.name)
     return Registered(
-        job=job.name, floor=job.floor, first_seen=job.first_seen, effective=effective, supervised=supervised
-    )
+        job=job.name, floor=job.floor, first_seen=job.first_seen, effective=effective,
+        supervised=supervised, paused=job.paused,
+    )  # fmt: skip
 
 
 def _learnt(started: Job | None, now: int, asked: Registration) -> Job:
@@ -68,114 +77,20 @@ def _learnt(started: Job | None, now: int, asked: Registration) -> Job:
     first_seen = now if asked.first_seen is None else min(asked.first_seen, now)
     floor = None if asked.cursor is None else min(asked.cursor, now)
     if started is None:
-        return Job(name=asked.job, first_seen=first_seen, seen=now, floor=floor)
+        started = Job(name=asked.job, first_seen=first_seen, seen=now)
+    if started.paused is None and asked.paused is not None:
+        started = replace(started, paused=asked.paused, paused_at=now)
     # In a wiped store a message left over from before may have started it already.
     known = [at for at in (started.floor, floor) if at is not None]
     return replace(started, first_seen=min(started.first_seen, first_seen), floor=max(known, default=None))
-
-
-# claim ------------------------------------------------------------------------------------------
-
-
-def claim(ledger: Ledger, now: int, node: str, nonce: str, offers: Sequence[Offer]) -> list[Claimed]:
-    """Decide the slots of each job, in their order."""
-    return [_claim_job(ledger, now, node, nonce, offer) for offer in offers]
-
-
-def _claim_job(ledger: Ledger, now: int, node: str, nonce: str, offer: Offer) -> Claimed:
-    keys = [RunKey(offer.job, slot) for slot in offer.slots]
-    job = ledger.jobs.get(offer.job)
-    if job is None or not job.hashes:
-        return Claimed(job=offer.job, floor=None, claims=_all(keys, "unknown"))
-    if _leap_is_out_of_date(job, offer):
-        return Claimed(job=offer.job, floor=job.floor, claims=_all(keys, "wait"))
-    missed = _record_leap(ledger, now, node, nonce, job, offer)
-    claims = tuple(
-        _claim_slot(ledger, now, node, nonce, offer, key, late=position < offer.late)
-        for position, key in enumerate(keys)
-    )
-    return Claimed(job=offer.job, floor=ledger.jobs[offer.job].floor, claims=claims, missed=missed)
-
-
-def _all(keys: Sequence[RunKey], answer: str) -> tuple[Claim, ...]:
-    return tuple(Claim(key=key, answer=answer) for key in keys)  # type: ignore[arg-type]
-
-
-def _leap_is_out_of_date(job: Job, offer: Offer) -> bool:
-    """Whether others decided part of what this node wants to pass over: it must look again."""
-    if offer.leap is None or job.floor is None or job.floor < offer.leap.first:
-        return False
-    return job.floor < offer.leap.last
-
-
-def _record_leap(ledger: Ledger, now: int, node: str, nonce: str, job: Job, offer: Offer) -> Run | None:
-    """Write the one record of the slots that nobody will run, and raise the floor over them."""
-    leap = offer.leap
-    if leap is None or leap.last > now:
-        return None
-    run = ledger.runs.get(RunKey(offer.job, leap.first))
-    if job.floor is not None and job.floor >= leap.last:
-        # By this very call, if its answer was lost.
-        return run if run is not None and (run.state, run.nonce) == ("missed", nonce) else None
-    ledger.put_job(replace(job, floor=leap.last))
-    if run is not None:
-        return None
-    return ledger.put_run(
-        Run(
-            job=offer.job, slot=leap.first, state="missed", trigger="catch-up", dispatch=0, node=node,
-            nonce=nonce, finished_at=now, reason="came due while no node was looking",
-            until=leap.last, count=leap.count,
-        )
-    )  # fmt: skip
-
-
-def _claim_slot(
-    ledger: Ledger, now: int, node: str, nonce: str, offer: Offer, key: RunKey, *, late: bool
-) -> Claim:
-    job, run = ledger.jobs[key.job], ledger.runs.get(key)
-    if run is not None or (job.floor is not None and key.slot <= job.floor):
-        return _met_again(key, run, nonce)
-    if key.slot > now:
-        return Claim(key=key, answer="early", wait=key.slot - now)
-    ledger.put_job(replace(job, floor=key.slot))
-    new = Run(
-        job=key.job, slot=key.slot, node=node, nonce=nonce, claimed_at=now,
-        trigger="catch-up" if late else "scheduled",
-    )  # fmt: skip
-    if offer.overlap == "skip" and ledger.active.get(key.job):
-        skipped = replace(new, state="skipped", dispatch=0, finished_at=now, reason="overlap")
-        return Claim(key=key, answer="overlap", run=ledger.put_run(skipped))
-    return Claim(key=key, answer="won", run=ledger.put_run(_until(new, now, offer.claim_timeout)))
-
-
-def _met_again(key: RunKey, run: Run | None, nonce: str) -> Claim:
-    """The slot is decided: by this very call if its answer was lost, else by somebody else."""
-    if run is not None and run.nonce == nonce:
-        if run.state == "claimed":
-            return Claim(key=key, answer="won", run=run)
-        if run.state == "skipped" and run.reason == "overlap":
-            return Claim(key=key, answer="overlap", run=run)
-    return Claim(key=key, answer="taken", run=run)
-
-
-def _until(run: Run, now: int, span: int) -> Run:
-    """The run with its deadline ``span`` milliseconds ahead."""
-    return replace(run, deadline=now + span, span=span)
-
-
-def _end(ledger: Ledger, run: Run, now: int, state: str, reason: str | None) -> Run:
-    """Every end goes through here."""
-    return ledger.put_run(
-        replace(run, state=state, deadline=None, span=None, not_before=None, finished_at=now, reason=reason)
-    )
 
 
 # redispatch and sent ----------------------------------------------------------------------------
 
 
 #: What the answer of a redispatch was, by the state it left.
-_REDISPATCHED: dict[str, Literal["won", "cancelled", "abandoned"]] = {
-    "claimed": "won", "cancelled": "cancelled", "abandoned": "abandoned",
+_REDISPATCHED: dict[str, Literal["won", "cancelled", "abandoned", "paused"]] = {
+    "claimed": "won", "cancelled": "cancelled", "abandoned": "abandoned", BUFFERED: "paused",
 }  # fmt: skip
 
 
@@ -196,16 +111,18 @@ def _redispatch(ledger: Ledger, now: int, node: str, nonce: str, seen: Redispatc
     # Whoever held it holds it no more, whatever becomes of it now.
     run = replace(run, crashes=run.crashes + (run.state == "running"), token=None, nonce=nonce)
     if run.stop is not None:
-        return Claim(key=seen.key, answer="cancelled", run=_end(ledger, run, now, "cancelled", run.stop))
+        return Claim(key=seen.key, answer="cancelled", run=end(ledger, run, now, "cancelled", run.stop))
     if hopeless := _hopeless(ledger.jobs.get(run.job), run, now, seen.max_crashes):
         if run.crashes >= seen.max_crashes:
             run = replace(run, unstarted=0)  # it was started: no late message may start it again
-        return Claim(key=seen.key, answer="abandoned", run=_end(ledger, run, now, "abandoned", hopeless))
+        return Claim(key=seen.key, answer="abandoned", run=end(ledger, run, now, "abandoned", hopeless))
+    if is_held_back(ledger, run):
+        return Claim(key=seen.key, answer="paused", run=buffer(ledger, run, now))
     again = replace(
         run, state="claimed", node=node, claimed_at=now, dispatch=run.dispatch + 1,
         trigger="takeover" if run.attempt and run.retries is None else run.trigger,
     )  # fmt: skip
-    return Claim(key=seen.key, answer="won", run=ledger.put_run(_until(again, now, seen.claim_timeout)))
+    return Claim(key=seen.key, answer="won", run=ledger.put_run(until(again, now, seen.claim_timeout)))
 
 
 def _hopeless(job: Job | None, run: Run, now: int, max_crashes: int) -> str | None:
@@ -232,10 +149,10 @@ def _sent(ledger: Ledger, now: int, run: Run, one: Sent) -> None:
     run = replace(run, task_id=one.task_id, queued_at=now, unstarted=run.unstarted + 1)
     known = job is not None and job.supervised
     if not run.attempt and not (known if one.supervised is None else one.supervised):
-        _end(ledger, run, now, "published", None)
+        end(ledger, run, now, "published", None)
         return
     span = one.countdown + start_timeout(one.start_timeout, run.unstarted)
-    ledger.put_run(replace(_until(run, now, span), state="queued"))
+    ledger.put_run(replace(until(run, now, span), state="queued"))
 
 
 def start_timeout(first: int, dispatches: int) -> int:
@@ -273,15 +190,28 @@ def _recorded_anew(ledger: Ledger, asked: Start) -> Run | None:
 
 
 def _not_startable(ledger: Ledger, run: Run, now: int, asked: Start) -> str | None:
+    held_back = is_held_back(ledger, run)
     if run.state in ("claimed", "queued", "released"):
-        return "cancelled" if run.stop is not None else None
-    late = run.state == "published" or (run.state == "abandoned" and run.unstarted > 0)
-    if not late:
-        return run.state
-    if asked.overlap == "skip" and ledger.others_active(run.key):
-        _end(ledger, run, now, "skipped", "overlap")
+        return "cancelled" if run.stop is not None else "paused" if held_back else None
+    if run.state == BUFFERED and held_back:
+        return "paused"
+    if run.state == "published" or (run.state == "abandoned" and run.unstarted > 0):
+        return _late(ledger, run, now, asked.overlap, held_back=held_back)
+    return run.state
+
+
+def _late(ledger: Ledger, run: Run, now: int, overlap: str, *, held_back: bool) -> str | None:
+    """What a start meets that comes late: the pause and the overlap policy, as at its claim."""
+    busy = overlap != "allow" and ledger.others_active(run.key)
+    if not (busy or held_back):
+        return None
+    one_waits = any(other.kind == "scheduled" for other in ledger.buffered_of(run.job))
+    if not held_back and (overlap == "skip" or one_waits):
+        end(ledger, run, now, "skipped", "overlap")
         return "overlap"
-    return None
+    # Its message has come: those sent before it count no more.
+    buffer(ledger, replace(run, unstarted=0), now)
+    return "paused" if held_back else BUFFERED
 
 
 def _start(ledger: Ledger, run: Run, now: int, asked: Start) -> Started:
@@ -297,7 +227,7 @@ def _start(ledger: Ledger, run: Run, now: int, asked: Start) -> Started:
         lease=asked.lease, started_at=now, finished_at=None, reason=None, unstarted=0, retries=None,
         not_before=None,
     )  # fmt: skip
-    ledger.put_run(_until(started, now, asked.lease))
+    ledger.put_run(until(started, now, asked.lease))
     return Started(attempt=attempt, fence=fence, trigger=started.trigger)
 
 
@@ -315,7 +245,7 @@ def _renew(ledger: Ledger, now: int, holding: Holding) -> Renewal:
         return Renewal(answer="lost", reason=lost_to(run))
     if run.stop is not None:
         return Renewal(answer="stop", reason=run.stop)
-    ledger.put_run(_until(run, now, run.lease or 0))
+    ledger.put_run(until(run, now, run.lease or 0))
     return Renewal(answer="ok")
 
 
@@ -325,6 +255,8 @@ def lost_to(run: Run | None) -> str:
         return "the store does not know the run"
     if run.state == "running":
         return f"taken over as attempt {run.attempt}"
+    if run.state == BUFFERED:
+        return f"taken back, attempt {run.attempt + 1} waits"
     return f"taken over as attempt {run.attempt + 1}" if run.active else run.state
 
 
@@ -336,27 +268,33 @@ def _held(ledger: Ledger, key: RunKey, token: str | None) -> Run | None:
 def finish(ledger: Ledger, now: int, key: RunKey, token: str, outcome: str, reason: str | None) -> bool:
     """End a run that is still held; false means that it was lost and nothing was written."""
     if run := _held(ledger, key, token):
-        _end(ledger, run, now, outcome, reason)
+        end(ledger, run, now, outcome, reason)
         return True
     return _already(ledger, key, token, outcome)
 
 
-def _already(ledger: Ledger, key: RunKey, token: str | None, state: str) -> bool:
+def _already(ledger: Ledger, key: RunKey, token: str | None, *states: str) -> bool:
     """Whether this very call was carried out before and only its answer was lost."""
     run = ledger.runs.get(key)
-    return run is not None and run.state == state and run.token == token
+    return run is not None and run.state in states and run.token == token
 
 
 def requeue(
     ledger: Ledger, now: int, key: RunKey, token: str, *, delay: int, retries: int, start_timeout: int
 ) -> bool:
-    """Let a held run wait for Celery's retry, before that is published."""
+    """Let a held run wait for Celery's retry, before that is published; one that is to stop ends."""
     if not (run := _held(ledger, key, token)):
-        return _already(ledger, key, token, "queued")
+        return _already(ledger, key, token, "queued", BUFFERED) and ledger.runs[key].retries is not None
+    if run.stop is not None:
+        end(ledger, run, now, "cancelled", run.stop)
+        return False
     waiting = replace(
         run, state="queued", queued_at=now, not_before=now + delay, retries=retries, unstarted=1
     )  # fmt: skip
-    ledger.put_run(_until(waiting, now, delay + start_timeout))
+    if is_held_back(ledger, run):
+        buffer(ledger, waiting, now)
+    else:
+        ledger.put_run(until(waiting, now, delay + start_timeout))
     return True
 
 
@@ -367,18 +305,29 @@ def release(ledger: Ledger, now: int, releases: Sequence[Release]) -> list[bool]
 
 def _release(ledger: Ledger, now: int, one: Release) -> bool:
     run = ledger.runs.get(one.key)
-    if run is None:
+    by_holder = one.token is not None
+    if run is None or (run.token != one.token if by_holder else run.nonce != one.nonce):
         return False
-    mine = run.token == one.token if one.token is not None else run.nonce == one.nonce
-    if run.state == "released" and mine:
-        return True
-    if not mine or run.state != ("running" if one.token is not None else "claimed"):
-        return False
+    if run.state != ("running" if by_holder else "claimed"):
+        return _was_released(run, by_holder=by_holder)
     # A publish that certainly failed was no dispatch.
-    dispatch = run.dispatch - (one.token is None)
-    released = replace(run, state="released", dispatch=dispatch, crashes=run.crashes + one.crash)
-    ledger.put_run(_until(released, now, one.delay))
+    run = replace(run, dispatch=run.dispatch - (not by_holder), crashes=run.crashes + one.crash)
+    if by_holder and run.stop is not None:
+        end(ledger, run, now, "cancelled", run.stop)
+    elif is_held_back(ledger, run):
+        buffer(ledger, run, now)
+    else:
+        ledger.put_run(until(replace(run, state="released"), now, one.delay))
     return True
+
+
+def _was_released(run: Run, *, by_holder: bool) -> bool:
+    """Whether who gives the run back did so before, and only the answer was lost."""
+    if run.state == "released":
+        return True
+    if run.state == BUFFERED:
+        return not by_holder or run.retries is None  # else it was not given back, but waits for its retry
+    return by_holder and run.state == "cancelled" and run.stop is not None
 
 
 # the store's clock went back --------------------------------------------------------------------
@@ -389,9 +338,13 @@ def rewind(ledger: Ledger, now: int) -> None:
     for job in list(ledger.jobs.values()):
         if (cut := _cut_job(job, now)) != job:
             ledger.put_job(cut)
-        for run in list(ledger.active.get(job.name, {}).values()):
-            if run.span is not None and run.deadline is not None and run.deadline > now + run.span:
-                ledger.put_run(_cut(run, now, run.span, run.deadline))
+    for run in [run for of_job in ledger.active.values() for run in of_job.values()]:
+        if run.span is not None and run.deadline is not None and run.deadline > now + run.span:
+            ledger.put_run(_cut(run, now, run.span, run.deadline))
+    for run in [run for of_job in ledger.buffered.values() for run in of_job.values()]:
+        # How long this retry was to wait is not known any more.
+        if run.not_before is not None and run.not_before > now:
+            ledger.put_run(replace(run, not_before=now))
 
 
 def _cut_job(job: Job, now: int) -> Job:
@@ -405,7 +358,7 @@ def _cut(run: Run, now: int, span: int, deadline: int) -> Run:
     """The run with its deadline as if it had just been set; a retry's time moves with it."""
     ahead = deadline - (now + span)
     not_before = None if run.not_before is None else run.not_before - ahead
-    return _until(replace(run, not_before=not_before), now, span)
+    return until(replace(run, not_before=not_before), now, span)
 
 
 # history ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import calendar
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import date, timedelta, tzinfo
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -92,6 +92,19 @@ def _pieces(zone: Zone, day: int, every_occurrence: bool) -> tuple[_Piece, ...]:
     return tuple(pieces)
 
 
+def from_local(zone: Zone, local: datetime) -> int:
+    """Return the instant of a local time, whatever ``tzinfo`` it has.
+
+    Of two the first; for one that the zone leaves out, the first instant after the gap.
+    """
+    moment = (local.replace(tzinfo=timezone.utc) - EPOCH) // timedelta(milliseconds=1)
+    day, time = divmod(moment, DAY)
+    for piece in _pieces(zone, day, False):
+        if piece.first <= time < piece.end:
+            return piece.instant if piece.gap else piece.midnight + time
+    return _pieces(zone, day + 1, False)[0].midnight  # a day that the zone left out altogether
+
+
 @lru_cache(maxsize=1024)
 def _times_of_hour(minutes: tuple[int, ...], seconds: tuple[int, ...]) -> tuple[int, ...]:
     """Return minutes and seconds as milliseconds into an hour; jobs share them."""
@@ -131,7 +144,10 @@ class Cron(FireTimes):
                 raise ScheduleError(f"{name} allows no value, so it never fires")
         longest = max(_LONGEST_MONTHS[month] for month in self.months)
         if not self.either_day and min(self.days_of_month) > longest:
-            raise ScheduleError(f"day of month {min(self.days_of_month)} does not exist in the months given")
+            months = f"month{'s' * (len(self.months) > 1)} {', '.join(map(str, self.months))}"
+            raise ScheduleError(
+                f"day of month {min(self.days_of_month)} does not exist in {months}: give {longest} at most"
+            )
         object.__setattr__(self, "_of_hour", _times_of_hour(self.minutes, self.seconds))
 
     @property

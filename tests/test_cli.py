@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import fcntl
+import io
 import json
+import os
+import re
 import secrets
+import socket
+import struct
 import subprocess
 import sys
+import termios
 import textwrap
+import time
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
+from celery.schedules import BaseSchedule, crontab
 from click.testing import CliRunner
+from rich.console import Console
 
-from anarchon_celery import cli
+from anarchon_celery import cli, show
+from anarchon_celery.chain import Chain
 from anarchon_celery.protocol import Node, Offer, Registration, RunKey, Sent, Start
-from anarchon_celery.slots import Leap, from_iso
+from anarchon_celery.schedules import cron, every, once
+from anarchon_celery.slots import HOUR, MINUTE, SECOND, Leap, from_iso, iso
 from anarchon_celery.stores import memory, new_nonce, open_store
+from anarchon_celery.zones import UTC
 from tests.servers import free_port
 
 T = from_iso("2026-10-10T12:00:30.000Z")
@@ -28,12 +43,40 @@ RUN_FIELDS = [
 ]  # fmt: skip
 
 
+class Checked(BaseSchedule):
+    """Somebody's own: ten minutes after the last time, looked at every five seconds."""
+
+    def is_due(self, last_run_at):
+        return self.now() >= last_run_at + timedelta(minutes=10), 5.0
+
+    def __repr__(self):
+        return "<Checked>"
+
+
+class Never(Checked):
+    def is_due(self, last_run_at):
+        return False, 3600.0
+
+    def __repr__(self):
+        return "<Never>"
+
+
+class Raising(Checked):
+    def is_due(self, last_run_at):
+        raise ZeroDivisionError("no such luck")
+
+
+def nothing() -> None:
+    """What a task may do."""
+
+
 class Desk:
     """A project's app, and its command line."""
 
     def __init__(self, **conf) -> None:
         self.app = Celery("proj", broker="memory://", set_as_current=False)
-        self.app.conf.update({"anarchon_store": f"memory://{secrets.token_hex(4)}"} | conf)
+        own = {"anarchon_store": f"memory://{secrets.token_hex(4)}", "result_expires": None}
+        self.app.conf.update(own | conf)  # with result_expires Celery adds a job of its own
 
     @property
     def store(self):
@@ -176,12 +219,13 @@ def test_what_runs_does_not_know_is_status_2(desk, words):
 def test_status_as_json(desk):
     desk.story()
     found = desk.json("status")
-    assert ["store", "jobs", "nodes", "active"] == list(found)
+    assert ["store", "jobs", "nodes", "paused", "active", "buffered"] == list(found)
     assert (desk.app.conf.anarchon_store, 2) == (found["store"], found["jobs"])
     assert [
         {"id": "id-1", "node": "a:1", "kind": "beat", "alive": True, "seen_at": "2026-10-10T12:00:30.001Z"},
         {"id": "id-0", "node": "b:2", "kind": "beat", "alive": True, "seen_at": "2026-10-10T12:00:30.000Z"},
     ] == found["nodes"]
+    assert ([], []) == (found["paused"], found["buffered"])
     assert [("report", "running")] == [(run["job"], run["state"]) for run in found["active"]]
     assert RUN_FIELDS == list(found["active"][0])
 
@@ -202,8 +246,8 @@ def test_status_of_an_empty_store(desk):
     result = desk.run("status")
     assert 0 == result.exit_code
     assert "no run is active" == result.output.splitlines()[-1]
-    nothing = {"store": desk.app.conf.anarchon_store, "jobs": 0, "nodes": [], "active": []}
-    assert nothing == desk.json("status")
+    nothing = {"nodes": [], "paused": [], "active": [], "buffered": []}
+    assert {"store": desk.app.conf.anarchon_store, "jobs": 0} | nothing == desk.json("status")
 
 
 def test_a_password_is_not_shown(desk_with):
@@ -215,15 +259,452 @@ def test_a_password_is_not_shown(desk_with):
     assert f"127.0.0.1:{port}" in result.output
 
 
+def test_status_shows_what_is_paused_and_what_waits(desk):
+    desk.story()
+    desk.store.pause("report", reason="no [bold] deploys", by="ann@host", now=T + 1_100)
+    desk.store.pause("sync", reason="moved", by="bob@host", now=T + 1_200)
+    slot = T + 60_000
+    offer = Offer(job="nightly", slots=(slot,), overlap="queue")
+    desk.store.register(Node(id="id-1", name="a:1"), [Registration(job="nightly", hash="h")], now=T)
+    desk.store.claim("a:1", [replace(offer, slots=(T,))], nonce=new_nonce(), now=T + 2)
+    desk.store.claim("a:1", [offer], nonce=new_nonce(), now=slot + 2)
+    found = desk.json("status")
+    assert [
+        {"job": "report", "reason": "no [bold] deploys", "by": "ann@host", "at": "2026-10-10T12:00:31.100Z"},
+        {"job": "sync", "reason": "moved", "by": "bob@host", "at": "2026-10-10T12:00:31.200Z"},
+    ] == found["paused"]
+    assert ["claimed", "running"] == [run["state"] for run in found["active"]]
+    assert [("nightly", iso(slot))] == [(run["job"], run["slot"]) for run in found["buffered"]]
+    assert found["buffered"] == desk.json("runs", "--state", "buffered")
+    table = cells(desk.run("status").output)
+    assert [
+        ["paused", "why"],
+        ["report", "no [bold] deploys (by ann@host, 2026-10-10T12:00:31.100Z)"],
+        ["sync", "moved (by bob@host, 2026-10-10T12:00:31.200Z)"],
+        ["job", "slot", "state", "attempt", "on", "took", "why"],
+        ["nightly", "2026-10-10T12:00:30.000Z", "claimed"],
+        ["report", "2026-10-10T12:00:30.000Z", "running", "1 (scheduled)", "celery@c:3"],
+        ["nightly", "2026-10-10T12:01:30.000Z", "buffered"],
+    ] == table[4:]
+
+
+# jobs -------------------------------------------------------------------------------------------
+
+#: As ``jobs --json`` has them.
+JOB_FIELDS = [
+    "job", "schedule", "zone", "next_at", "last_slot", "floor", "first_seen_at", "paused", "supervised",
+    "here",
+]  # fmt: skip
+
+ENTRIES = {
+    "report": {"task": "t", "schedule": cron("30 2 * * *", timezone="America/New_York")},
+    "sync": {
+        "task": "t", "schedule": crontab(minute="0", hour="6"),
+        "options": {"anarchon": {"supervised": False}},
+    },
+}  # fmt: skip
+
+
+def test_jobs_of_the_app_and_of_the_store_as_json(desk_with):
+    entries = ENTRIES | {"new": {"task": "t", "schedule": "1d"}}
+    desk = desk_with(beat_schedule=entries, timezone="Europe/Berlin")
+    desk.story()
+    keys = [("every 10000 ms", T), ("every 60000 ms", T + 9)]
+    for key, at in keys:
+        desk.store.register(Node(id="i", name="c:3"), [Registration(job="old", hash=key)], now=at)
+    desk.store.pause("report", reason="deploy", by="ann@host", now=T + 1_100)
+    found = desk.json("jobs")
+    expected = {
+        "new": {
+            "schedule": "every 1d", "zone": "Europe/Berlin", "next_at": "2026-10-11T00:00:00.000Z",
+            "last_slot": None, "floor": None, "first_seen_at": None, "paused": None, "supervised": False,
+            "here": True,
+        },
+        "old": {
+            "schedule": "every 60000 ms", "zone": None, "next_at": None, "last_slot": None, "floor": None,
+            "first_seen_at": "2026-10-10T12:00:30.000Z", "paused": None, "supervised": False, "here": False,
+        },
+        "report": {
+            "schedule": "cron 30 2 * * *", "zone": "America/New_York", "next_at": "2026-10-11T06:30:00.000Z",
+            "last_slot": "2026-10-10T12:00:31.000Z", "floor": "2026-10-10T12:00:31.000Z",
+            "first_seen_at": "2026-10-10T12:00:30.000Z",
+            "paused": {"reason": "deploy", "by": "ann@host", "at": "2026-10-10T12:00:31.100Z"},
+            "supervised": True, "here": True,
+        },
+        "sync": {
+            "schedule": "crontab 0 6 * * *", "zone": "Europe/Berlin", "next_at": "2026-10-11T04:00:00.000Z",
+            "last_slot": "2026-10-10T12:00:30.000Z", "floor": "2026-10-10T12:00:30.000Z",
+            "first_seen_at": "2026-10-10T12:00:30.000Z", "paused": None, "supervised": False, "here": True,
+        },
+    }  # fmt: skip
+    assert expected == {job.pop("job"): job for job in found}
+
+
+def test_the_fields_of_a_job_in_their_order(desk_with):
+    (job,) = desk_with(beat_schedule={"sync": ENTRIES["sync"]}).json("jobs")
+    assert JOB_FIELDS == list(job)
+
+
+def test_jobs_as_a_table(desk_with):
+    past = once("2026-10-01T09:00Z")
+    more = {name: {"task": "t", "schedule": given} for name, given in (("never", Never()), ("past", past))}
+    desk = desk_with(beat_schedule=ENTRIES | more)
+    desk.story()
+    desk.store.register(Node(id="i", name="c:3"), [Registration(job="old", hash="every 10000 ms")], now=T)
+    desk.store.pause("report", reason="[i]deploy[/i]", by="ann@host", now=T + 1_100)
+    found = cells(desk.run("jobs").output)
+    assert re.fullmatch(r"not before 2026-11-\S+Z", found[1].pop(3))
+    assert [
+        ["job", "schedule", "zone", "next", "local", "last slot", "decided up to", "supervised", "note"],
+        ["never", "<Never>", "UTC", "no", "not in the store yet"],
+        ["old", "every 10000 ms", "no", "not in this app"],
+        ["past", "once 2026-10-01T09:00:00.000Z", "UTC", "never", "no", "not in the store yet"],
+        [
+            "report", "cron 30 2 * * *", "America/New_York", "2026-10-11T06:30:00.000Z",
+            "Sun 2026-10-11 02:30:00 -04:00", "2026-10-10T12:00:31.000Z", "2026-10-10T12:00:31.000Z", "yes",
+            "paused: [i]deploy[/i] (by ann@host, 2026-10-10T12:00:31.100Z)",
+        ],
+        [
+            "sync", "crontab 0 6 * * *", "UTC", "2026-10-11T06:00:00.000Z", "Sun 2026-10-11 06:00:00 +00:00",
+            "2026-10-10T12:00:30.000Z", "2026-10-10T12:00:30.000Z", "no",
+        ],
+    ] == found  # fmt: skip
+
+
+def test_without_jobs_it_says_so(desk):
+    assert ("no jobs\n", []) == (desk.run("jobs").output, desk.json("jobs"))
+
+
+def test_the_last_slot_of_a_job_that_fires_seldom_is_found_behind_a_thousand_of_others(desk):
+    store = desk.store
+    jobs = [Registration(job=job, hash="h") for job in ("often", "seldom")]
+    store.register(Node(id="i", name="a:1"), jobs, now=T)
+    slots = tuple(range(T, T + 1_100_000, 1_000))
+    store.claim("a:1", [Offer(job="seldom", slots=(T,))], nonce=new_nonce(), now=slots[-1])
+    store.claim("a:1", [Offer(job="often", slots=slots)], nonce=new_nonce(), now=slots[-1])
+    last = {job["job"]: job["last_slot"] for job in desk.json("jobs")}
+    assert {"often": iso(slots[-1]), "seldom": iso(T)} == last
+
+
+@pytest.mark.parametrize("schedule", ["61 * * * *", Raising()])
+def test_a_refused_entry_is_said_and_the_others_are_shown(desk_with, schedule):
+    desk = desk_with(beat_schedule={"sync": ENTRIES["sync"], "bad": {"task": "t", "schedule": schedule}})
+    result = desk.run("jobs")
+    assert 0 == result.exit_code
+    (line,) = [line for line in result.output.splitlines() if line.startswith("entry 'bad': ")]
+    assert line.endswith("; this job stays out, the others go on")
+    assert ["sync"] == [row[0] for row in cells(result.output) if row[0] == "sync"]
+
+
+# On a terminal ----------------------------------------------------------------------------------
+
+
+def on_a_terminal(width: int, shown) -> str:
+    """What rich prints of something on a terminal of this width."""
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=True, color_system=None).print(shown, markup=False)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def test_a_table_that_is_too_wide_becomes_cards():
+    rows = [("report", "every 1d at 02:30", None, "paused: [i]deploy[/i] by somebody who says why at length"),
+            ("sync", "every 10s", "yes", "")]  # fmt: skip
+    shown = show.TableOrCards(("job", "schedule", "supervised", "note"), rows)
+    assert textwrap.dedent("""\
+        report
+          schedule    every 1d at 02:30
+          note        paused: [i]deploy[/i] by
+                      somebody who says why at
+                      length
+        sync
+          schedule    every 10s
+          supervised  yes""") == on_a_terminal(40, shown)
+    assert textwrap.dedent("""\
+        job     schedule           supervised  note
+        report  every 1d at 02:30              paused: [i]deploy[/i] by somebody who says why at length
+        sync    every 10s          yes""") == on_a_terminal(100, shown)
+
+
+def printed_on_a_terminal(width: int, command: list[str], folder) -> list[str]:
+    """What a real command prints on a terminal of this width."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    with subprocess.Popen(
+        command, cwd=folder, env=environment | {"TERM": "xterm"}, stdout=theirs, stderr=theirs
+    ) as running:
+        os.close(theirs)
+        with open(ours, "rb", buffering=0) as screen:
+            out = b"".join(iter(lambda: read_or_end(screen), b""))
+    assert 0 == running.returncode, out.decode()
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in out.decode().splitlines()]
+
+
+def read_or_end(screen) -> bytes:
+    try:
+        return screen.read(65_536)
+    except OSError:  # what Linux says where nobody holds the other end any more
+        return b""
+
+
+def test_80_columns_are_enough(tmp_path):
+    (tmp_path / "proj.py").write_text(
+        textwrap.dedent(f"""
+            from celery import Celery
+            from anarchon_celery import cron
+
+            app = Celery("proj", broker="memory://")
+            app.conf.anarchon_store = "sqlite:///{tmp_path}/jobs.db"
+            app.conf.result_expires = None  # else Celery adds a job of its own
+            app.conf.beat_schedule = {{
+                "report": {{"task": "t", "schedule": cron("30 2 * * *", timezone="America/New_York")}},
+            }}
+            """)
+    )
+    command = [sys.executable, "-m", "celery", "-A", "proj", "anarchon"]
+    words = ["next", "report", "-n", "2", "--from", "2026-03-07"]
+    assert [
+        "UTC                       America/New_York",
+        "2026-03-07T07:30:00.000Z  Sat 2026-03-07 02:30:00 -05:00",
+        "2026-03-08T07:00:00.000Z  Sun 2026-03-08 03:00:00 -04:00  clock +1 h; 02:30 does",
+        "                                                          not exist, first",
+        "                                                          instant after",
+    ] == printed_on_a_terminal(80, [*command, *words], tmp_path)
+    lines = printed_on_a_terminal(80, [*command, "jobs"], tmp_path)
+    assert ["report", "schedule", "zone", "next", "local", "supervised", "note"] == [
+        line.split()[0] for line in lines
+    ]
+    assert "  zone           America/New_York" == lines[2]
+    assert all(len(line) <= 80 for line in lines)
+
+
+# next -------------------------------------------------------------------------------------------
+
+
+def test_next_as_json(desk_with):
+    desk = desk_with(beat_schedule=ENTRIES)
+    assert [
+        {
+            "slot": "2026-03-07T07:30:00.000Z", "local": "2026-03-07T02:30:00.000-05:00",
+            "zone": "America/New_York", "clock_change": None, "note": None,
+        },
+        {
+            "slot": "2026-03-08T07:00:00.000Z", "local": "2026-03-08T03:00:00.000-04:00",
+            "zone": "America/New_York", "clock_change": "+01:00",
+            "note": "02:30 does not exist, first instant after",
+        },
+    ] == desk.json("next", "report", "-n", "2", "--from", "2026-03-07")  # fmt: skip
+
+
+def test_next_as_a_table(desk_with):
+    desk = desk_with(beat_schedule=ENTRIES)
+    assert [
+        ["UTC", "America/New_York"],
+        ["2026-10-31T06:30:00.000Z", "Sat 2026-10-31 02:30:00 -04:00"],
+        ["2026-11-01T07:30:00.000Z", "Sun 2026-11-01 02:30:00 -05:00", "clock -1 h"],
+    ] == cells(desk.run("next", "report", "-n", "2", "--from", "2026-10-31").output)
+
+
+@pytest.mark.parametrize(
+    ("moment", "first"),
+    [
+        ("2026-10-25", "2026-10-25T00:30:00.000Z"),
+        ("2026-10-25T02:30", "2026-10-25T00:30:00.000Z"),
+        ("2026-10-25 02:30:00.001", "2026-10-26T01:30:00.000Z"),
+        ("2026-10-25T00:30Z", "2026-10-25T00:30:00.000Z"),
+        ("2026-10-25T02:30:00+01:00", "2026-10-26T01:30:00.000Z"),
+    ],
+)
+def test_next_begins_at_a_moment_of_the_jobs_zone_or_of_any(desk_with, moment, first):
+    """The zone is the schedule's; the app's is another one."""
+    nightly = {"task": "t", "schedule": cron("30 2 * * *", timezone="Europe/Berlin")}
+    desk = desk_with(beat_schedule={"nightly": nightly}, timezone="Asia/Kolkata")
+    assert [first] == [time["slot"] for time in desk.json("next", "nightly", "-n", "1", "--from", moment)]
+
+
+def test_next_begins_now_and_shows_ten(desk_with):
+    desk = desk_with(beat_schedule={"sync": {"task": "t", "schedule": "1h"}})
+    before = int(time.time() * 1000)
+    slots = [from_iso(time["slot"]) for time in desk.json("next", "sync")]
+    assert before <= slots[0] <= time.time() * 1000 + HOUR
+    assert [slots[0] + n * HOUR for n in range(10)] == slots
+
+
+@pytest.mark.parametrize(
+    ("schedule", "zone"),
+    [
+        (every("1d"), "Asia/Kolkata"),
+        (crontab(hour=0, minute=0), "Asia/Kolkata"),
+        (cron("@daily", timezone="Europe/Berlin"), "Europe/Berlin"),
+        (every("1d", at=["02:30", "14:00"], timezone="Europe/Berlin"), "Europe/Berlin"),
+        (once("2999-01-01 09:00", timezone="Europe/Berlin"), "Europe/Berlin"),
+        (once("2999-01-01T09:00:00+01:00"), "Asia/Kolkata"),
+        (Checked(), "Asia/Kolkata"),
+    ],
+)
+def test_the_zone_is_the_schedules_else_the_apps(desk_with, schedule, zone):
+    desk = desk_with(beat_schedule={"job": {"task": "t", "schedule": schedule}}, timezone="Asia/Kolkata")
+    assert {zone} == {time["zone"] for time in desk.json("next", "job", "-n", "2")}
+    assert [zone] == [job["zone"] for job in desk.json("jobs")]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("next", "repot"), "there is no job 'repot'; did you mean 'report'?"),
+        (("next", "wholly-else"), "there is no job 'wholly-else'; `jobs` lists all there are"),
+        (("next", "report", "--from", "29.3.2026"), "--from: '29.3.2026' is no moment: write it as 20"),
+        (("pause", "repot"), "there is no job 'repot'; did you mean 'report'?"),
+        (("pause", "old1"), "there is no job 'old1'; did you mean 'old'?"),
+        (("resume", "repot"), "there is no job 'repot'; did you mean 'report'?"),
+        (("pause", "new"), "no node has told the store of 'new' yet: start a beat first"),
+        (("pause", "report", "--reason", " "), "--reason=' ': 1 to 200 printable characters are right"),
+        (("pause", "report", "--reason", "a" * 201), "--reason='aaa"),
+        (("next", "twice"), "entry 'twice': given by beat_schedule ('1d') and by @every on twice (every("),
+        (("next", "declared"), "entry 'declared' (@every on declared): overlap='stop': one of 'skip', "),
+        (("next", "bad"), "entry 'bad': cron '61 * * * *': cannot read minute '61'"),
+        (("next", "raising"), "entry 'raising': ZeroDivisionError: no such luck"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_what_cannot_be_asked_is_one_line_and_status_2(desk_with, words, line, as_json):
+    more = {"new": "1d", "twice": "1d", "bad": "61 * * * *", "raising": Raising()}
+    entries = ENTRIES | {name: {"task": "t", "schedule": given} for name, given in more.items()}
+    desk = desk_with(beat_schedule=entries)
+    every("2d")(desk.app.task(name="twice", shared=False)(nothing))
+    every("2d", overlap="stop")(desk.app.task(name="declared", shared=False)(nothing))
+    desk.story()
+    desk.store.register(Node(id="i", name="c:3"), [Registration(job="old", hash="h")], now=T)
+    result = desk.run(*words, *as_json)
+    assert 2 == result.exit_code
+    (said,) = result.output.splitlines()
+    assert said.startswith(f"Error: {line}")
+    assert [] == desk.json("status")["paused"]
+
+
+@pytest.mark.parametrize("words", [("-n", "0"), ("-n", "1001"), ("--until", "2026-01-01")])
+def test_what_next_does_not_know_is_status_2(desk_with, words):
+    assert 2 == desk_with(beat_schedule=ENTRIES).run("next", "report", *words).exit_code
+
+
+def test_a_job_that_fires_no_more_says_so(desk_with):
+    schedules = {"last": once("2026-12-01T09:00Z"), "never": Never()}
+    entries = {name: {"task": "t", "schedule": given} for name, given in schedules.items()}
+    desk = desk_with(beat_schedule=entries)
+    output = desk.run("next", "last", "--from", "2026-12-01").output.splitlines()
+    assert (3, "last does not fire again") == (len(output), output[-1])
+    output = desk.run("next", "last", "--from", "2026-12-02").output
+    assert output == "last does not fire any more after 2026-12-02T00:00:00.000Z\n"
+    assert [] == desk.json("next", "last", "--from", "2026-12-02")
+    output = desk.run("next", "never").output
+    assert re.fullmatch(
+        r"never does not fire before 20\S+Z; its schedule is not asked about more at once\n", output
+    )
+
+
+def test_next_of_a_chained_schedule_counts_from_what_was_decided_last(desk_with):
+    desk = desk_with(beat_schedule={"chained": {"task": "t", "schedule": Checked()}})
+    decide_slot_of_chained(desk, T)
+    (job,) = desk.json("jobs")
+    assert (iso(T), iso(T + 10 * MINUTE)) == (job["last_slot"], job["next_at"])
+    assert [T + n * 10 * MINUTE for n in (1, 2, 3)] == [
+        from_iso(time["slot"]) for time in desk.json("next", "chained", "-n", "3", "--from", iso(T))
+    ]
+    (later,) = desk.json("next", "chained", "-n", "1", "--from", iso(T + 20 * MINUTE + 1))
+    assert iso(T + 30 * MINUTE) == later["slot"]
+
+
+def test_next_of_a_changed_chained_schedule_counts_from_when_it_was_first_seen(desk_with):
+    desk = desk_with(beat_schedule={"chained": {"task": "t", "schedule": Checked()}})
+    desk.store.register(Node(id="i", name="a:1"), [Registration(job="chained", hash="before")], now=T - 5)
+    desk.store.claim("a:1", [Offer(job="chained", slots=(T,))], nonce=new_nonce(), now=T)
+    changed = Registration(job="chained", hash=Chain(Checked(), UTC).key)
+    desk.store.register(Node(id="i", name="a:1"), [changed], now=T + 25 * MINUTE)
+    (first,) = desk.json("next", "chained", "-n", "1", "--from", iso(T))
+    assert iso(T + 35 * MINUTE) == first["slot"]
+
+
+def decide_slot_of_chained(desk: Desk, slot: int) -> None:
+    key = Chain(Checked(), UTC).key
+    desk.store.register(Node(id="i", name="a:1"), [Registration(job="chained", hash=key)], now=slot - 5)
+    offer = Offer(job="chained", slots=(slot,), chained=True)
+    desk.store.claim("a:1", [offer], nonce=new_nonce(), now=slot)
+
+
+def test_next_needs_no_store(desk_with):
+    desk = desk_with(beat_schedule=ENTRIES, anarchon_store=f"redis://127.0.0.1:{free_port()}/1")
+    assert 10 == len(desk.json("next", "report"))
+
+
+def test_next_of_a_chained_schedule_without_its_store_says_from_where_it_counts(desk_with):
+    port = free_port()
+    desk = desk_with(
+        beat_schedule={"chained": {"task": "t", "schedule": Checked()}},
+        anarchon_store=f"redis://127.0.0.1:{port}/1",
+    )
+    before = int(time.time() * 1000)
+    result = desk.run("next", "chained", "-n", "1")
+    assert 0 == result.exit_code
+    said, _, first = result.output.splitlines()
+    assert said.startswith(f"redis://127.0.0.1:{port}/1 does not answer: ")
+    assert said.endswith("which only the store knows: counted from where you ask instead")
+    slot = from_iso(first.split()[0])
+    assert before + 10 * MINUTE <= slot <= time.time() * 1000 + 10 * MINUTE + 5 * SECOND
+
+
+# pause and resume -------------------------------------------------------------------------------
+
+
+def test_pause_and_resume(desk, monkeypatch):
+    monkeypatch.setenv("LOGNAME", "ann")
+    desk.story()
+    who = f"ann@{socket.gethostname()}"
+    result = desk.run("pause", "report", "--reason", " a  [deploy]\n")
+    (job,) = [job for job in desk.store.jobs() if job.name == "report"]
+    assert ("a [deploy]", who) == (job.paused, job.paused_by)
+    why = f"a [deploy] (by {who}, {iso(job.paused_at)})"
+    assert (0, f"report is paused: {why}\n") == (result.exit_code, result.output)
+    result = desk.run("resume", "report")
+    assert (0, f"report goes on; it was paused: {why}\n") == (result.exit_code, result.output)
+    assert [None, None] == [job.paused for job in desk.store.jobs()]
+
+
+def test_pause_again_says_so_and_replaces_the_reason(desk):
+    desk.story()
+    desk.store.pause("report", reason="deploy", by="ann@host", now=T + 1_100)
+    first, second = desk.run("pause", "report").output.splitlines()
+    assert first == "report was paused already: deploy (by ann@host, 2026-10-10T12:00:31.100Z)"
+    assert second.startswith("report is paused: no reason given (by ")
+    (paused,) = desk.json("status")["paused"]
+    assert ("report", "no reason given") == (paused["job"], paused["reason"])
+
+
+def test_resume_of_a_job_that_is_not_paused_says_so(desk):
+    desk.story()
+    result = desk.run("resume", "report")
+    assert (0, "report is not paused\n") == (result.exit_code, result.output)
+    assert {"job": "report", "paused": None, "was_paused": None} == desk.json("resume", "report")
+
+
+def test_pause_and_resume_as_json(desk):
+    desk.story()
+    paused = desk.json("pause", "report", "--reason", "deploy")
+    assert ["job", "paused", "was_paused"] == list(paused)
+    assert ("report", "deploy", None) == (paused["job"], paused["paused"]["reason"], paused["was_paused"])
+    again = desk.json("pause", "report", "--reason", "still")
+    assert ("still", paused["paused"]) == (again["paused"]["reason"], again["was_paused"])
+    assert {"job": "report", "paused": None, "was_paused": again["paused"]} == desk.json("resume", "report")
+
+
 # What is wrong ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["status", "runs"])
+@pytest.mark.parametrize("command", ["status", "runs", "jobs", "pause report", "resume report"])
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_store_that_is_not_there_is_one_line_and_status_1(desk_with, command, as_json):
     port = free_port()
-    desk = desk_with(anarchon_store=f"redis://127.0.0.1:{port}/1")
-    result = desk.run(command, *(["--json"] if as_json else []))
+    desk = desk_with(anarchon_store=f"redis://127.0.0.1:{port}/1", beat_schedule=ENTRIES)
+    result = desk.run(*command.split(), *(["--json"] if as_json else []))
     assert 1 == result.exit_code
     (line,) = result.output.splitlines()
     assert line.startswith(f"Error: redis://127.0.0.1:{port}/1 does not answer: ")
@@ -251,6 +732,21 @@ def test_an_impossible_setting_is_status_2_and_a_line_that_says_what_is_right(de
     assert result.output.splitlines()[-1].startswith(line)
 
 
+@pytest.mark.parametrize("command", ["jobs", "next report"])
+@pytest.mark.parametrize(
+    ("conf", "line"),
+    [
+        ({"timezone": "Europe/Berlim"}, "Error: timezone='Europe/Berlim': no such time zone (ZoneInfoNot"),
+        ({"beat_schedule": []}, "Error: beat_schedule is of type list: a dict of entries by name is right"),
+    ],
+)
+def test_a_setting_of_celerys_that_hurts_all_jobs_is_status_2(desk_with, command, conf, line):
+    result = desk_with(**{"beat_schedule": ENTRIES} | conf).run(*command.split())
+    assert 2 == result.exit_code
+    (said,) = result.output.splitlines()
+    assert said.startswith(line)
+
+
 # By celery itself -------------------------------------------------------------------------------
 
 
@@ -263,6 +759,10 @@ def project(tmp_path, redis_url):
 
             app = Celery("proj", broker="memory://")
             app.conf.anarchon_store = {redis_url!r}
+            app.conf.beat_schedule = {{
+                "sync": {{"task": "t", "schedule": "1h"}},
+                "bad": {{"task": "t", "schedule": "61 * * * *"}},
+            }}
             """)
     )
 
@@ -286,6 +786,41 @@ def test_celery_has_the_command(project, redis_url):
     ended = project("-A", "proj", "anarchon", "status")
     assert 0 == ended.returncode
     assert ended.stdout.startswith(f"store {redis_url}, 1 job")
+
+
+def test_a_job_is_paused_shown_and_resumed_from_the_shell(project, redis_url):
+    store = open_store(redis_url)
+    store.register(Node(id="i", name="a:1"), [Registration(job="sync", hash="h")])
+    store.close()
+    ended = project("-A", "proj", "anarchon", "pause", "sync", "--reason", "deploy", "--json")
+    assert (0, "") == (ended.returncode, ended.stderr)
+    pause = json.loads(ended.stdout)["paused"]
+    ended = project("-A", "proj", "anarchon", "jobs", "--json")
+    assert 0 == ended.returncode
+    assert ended.stderr.startswith("entry 'bad': cron '61 * * * *': ")
+    assert pause == {job["job"]: job["paused"] for job in json.loads(ended.stdout)}["sync"]
+    ended = project("-A", "proj", "anarchon", "resume", "sync")
+    assert (0, "") == (ended.returncode, ended.stderr)
+    assert ended.stdout.startswith("sync goes on; it was paused: deploy (by ")
+    store = open_store(redis_url)
+    assert [None] == [job.paused for job in store.jobs()]
+    store.close()
+
+
+def test_a_decorated_task_is_a_job(tmp_path):
+    """Its module is imported as beat imports it."""
+    (tmp_path / "proj.py").write_text("from celery import Celery\napp = Celery('proj', include=['work'])\n")
+    (tmp_path / "work.py").write_text(
+        "import anarchon_celery\nfrom proj import app\n"
+        "@anarchon_celery.every('1h')\n@app.task\ndef tidy(): ...\n"
+    )
+    words = ["-A", "proj", "anarchon", "next", "work.tidy", "-n", "1", "--json"]
+    found = subprocess.run(
+        [sys.executable, "-m", "celery", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (0, "") == (found.returncode, found.stderr)
+    (slot,) = [time["slot"] for time in json.loads(found.stdout)]
+    assert 0 == from_iso(slot) % HOUR
 
 
 def test_without_a_project_it_is_one_line_and_status_2(project):

@@ -7,11 +7,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / 'anarchon_celery'
 ROOMS = [  # from the ground up; a new module gets its room here
-    'errors durations slots wallclock protocol ledger transitions trust patience',
+    'errors durations slots wallclock daily forecast protocol ledger turns claiming transitions'
+    ' trust patience',
     'stores',
-    'config crontexts schedules entries plan events headers dispatch dispatcher scheduler'
-    ' lease keeper task worker fencing',
-    '__init__ cli metrics django testing',
+    'config crontexts moments zones sun chain clockwork schedules entries plan events headers'
+    ' dispatch dispatcher scheduler decorators methods origins lease keeper task worker fencing',
+    '__init__ cli desk show metrics django testing',
 ]
 FACES = {'click', 'django', 'prometheus_client', 'rich'}
 CELERY = {'billiard', 'celery', 'kombu', 'vine'}

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
-from datetime import datetime, timedelta, timezone
+import subprocess
+import sys
+from collections import Counter
+from datetime import date, datetime, time, timedelta, timezone
 from itertools import pairwise
 from time import process_time
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -17,20 +22,22 @@ from cronsim import CronSim
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from anarchon_celery.decorators import Declaration
 from anarchon_celery.errors import ScheduleError
-from anarchon_celery.schedules import as_schedule, cron, every, fire_times
-from anarchon_celery.slots import DAY, HOUR, Interval, from_iso, iso
+from anarchon_celery.schedules import as_schedule, cron, every, fire_times, once
+from anarchon_celery.slots import DAY, HOUR, Interval, Once, from_iso, iso
 from anarchon_celery.wallclock import LAST, Cron
 
 BERLIN = ZoneInfo("Europe/Berlin")
 UTC = timezone.utc
 dateutil_tz = pytest.importorskip("dateutil.tz")
 NOON = from_iso("2026-10-10T12:00:30Z")
+NUMBER: Any = 230  # where no number is right
 app = Celery("test", set_as_current=False, config_source={"timezone": "Europe/Berlin"})
 
 
-def times_of(value, zone=UTC):
-    return fire_times(as_schedule(value), timezone=zone)
+def times_of(value, zone=UTC, job=""):
+    return fire_times(as_schedule(value), timezone=zone, job=job)
 
 
 def fires(value, start: str, end: str, zone=UTC) -> list[str]:
@@ -81,39 +88,168 @@ def test_an_interval_below_100_ms_is_refused(value):
 
 
 def test_wrong_schedules_are_reported_when_asked_and_not_when_made():
-    with pytest.raises(ScheduleError, match="cron 'nonsense': it has 1 fields"):
+    with pytest.raises(ScheduleError, match="cron 'nonsense': it has 1 field"):
         fire_times(cron("nonsense"), timezone=UTC)
     with pytest.raises(ScheduleError, match="'10x' is no duration"):
         fire_times(every("10x"), timezone=UTC)
     with pytest.raises(ScheduleError, match="no time zone 'Europe/Berln': did you mean 'Europe/Berlin'"):
         fire_times(cron("@daily", timezone="Europe/Berln"), timezone=UTC)
-    with pytest.raises(ScheduleError, match="it is not a text"):
-        fire_times(cron(5), timezone=UTC)
+    for text in (5, None, []):
+        with pytest.raises(ScheduleError, match="it is not a text"):
+            fire_times(cron(text), timezone=UTC)
     assert repr(cron("nonsense")) and repr(every("10x"))
 
 
-class Lunar(schedules.BaseSchedule):
-    """Some kind of schedule that we cannot look into."""
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("10 s", "10s"), ("10  s", "10s"), ("5 MIN", "5m"), ("every 10 seconds", "10s"), ("2 hrs", "2h"),
+        ("1 hour 30 minutes", "1h30m"), ("1 day, 2 hours", "1d2h"), ("250 msec", "250ms"), ("10S", "10s"),
+    ],
+)  # fmt: skip
+def test_a_duration_that_is_nearly_one_gets_a_hint(text, meant):
+    with pytest.raises(ScheduleError) as raised:
+        as_schedule(text)
+    assert str(raised.value) == f"{text!r} is no schedule: did you mean {meant!r}?"
+    with pytest.raises(ScheduleError) as raised:
+        fire_times(every(text), timezone=UTC)
+    assert str(raised.value) == f"{text!r} is no duration: did you mean {meant!r}?"
 
 
-class OfficeHours(schedules.schedule):
-    """An interval that decides for itself."""
+@pytest.mark.parametrize("text", ["1 month", "s 10", "10 fortnights"])
+def test_but_not_one_that_means_something_else(text):
+    with pytest.raises(ScheduleError, match=f"cron {text!r}: it has 2 fields: give 5"):
+        as_schedule(text)
 
-    def is_due(self, last_run_at):
-        return schedules.schedstate(False, 60)
+
+@pytest.mark.parametrize(
+    ("zone", "right"),
+    [
+        ("Europe/Berln", "there is no time zone 'Europe/Berln': did you mean 'Europe/Berlin'?"),
+        ("europe/berlin", "there is no time zone 'europe/berlin': did you mean 'Europe/Berlin'?"),
+        ("Mars/Base", "there is no time zone 'Mars/Base': give a name such as"),
+        ("", "there is no time zone '': give a name such as"),
+        ("Europe", "there is no time zone 'Europe': give a name such as"),
+        ("../../etc/passwd", "there is no time zone '../../etc/passwd': give a name such as"),
+        (5, "5 is no time zone: give a name such as 'UTC' or 'Europe/Berlin', or a tzinfo"),
+    ],
+)
+def test_zones_that_there_are_not(zone, right):
+    for schedule in (
+        cron("@daily", timezone=zone),
+        every("1d", at="02:30", timezone=zone),
+        once("2026-12-01 09:00", timezone=zone),
+    ):
+        with pytest.raises(ScheduleError) as raised:
+            fire_times(schedule, timezone=UTC)
+        assert str(raised.value).startswith(right)
+        assert "timezone=" in repr(schedule)
 
 
-@pytest.mark.parametrize("schedule", [Lunar(app=app), OfficeHours(60, app=app)])
-def test_schedules_of_other_kinds_are_not_supported_yet(schedule):
-    with pytest.raises(ScheduleError, match=f"{type(schedule).__name__} are not supported yet"):
+# Daily at local times
+
+
+@pytest.mark.parametrize(
+    ("schedule", "key"),
+    [
+        (every("1d", at="02:30"), "cron 0 30 2 * * * - and once Europe/Berlin"),
+        (every(86400, at=["02:30"]), "cron 0 30 2 * * * - and once Europe/Berlin"),
+        (every("24h", at=time(2, 30)), "cron 0 30 2 * * * - and once Europe/Berlin"),
+        (every("1d", at="2:30:15", timezone="Asia/Tokyo"), "cron 15 30 2 * * * - and once Asia/Tokyo"),
+        (every("1d", at=("14:30", time(2, 30))), "cron 0 30 2,14 * * * - and once Europe/Berlin"),
+        (every("1d", at=["14:00", "02:30"]), "daily 9000000,50400000 Europe/Berlin"),
+    ],
+)
+def test_every_day_at(schedule, key):
+    times = fire_times(schedule, timezone=BERLIN)
+    assert times.key == key
+    found = list(times.between(from_iso("2026-10-24T12:00Z"), from_iso("2026-10-25T12:00Z")))
+    assert sum("2026-10-25T00:30" in iso(time) for time in found) == ("Tokyo" not in key)  # once, in autumn
+
+
+@pytest.mark.parametrize(
+    ("schedule", "line"),
+    [
+        (every("7d", at="02:30"),
+         "every('7d', at='02:30'): at= goes with every('1d') only; "
+         "for Mondays at 02:30 give cron('30 2 * * mon')"),
+        (every("12h", at="02:30"), "every('12h', at='02:30'): at= goes with every('1d') only; for"),
+        (every("10s", timezone="Europe/Berlin"),
+         "every('10s', timezone='Europe/Berlin'): without at= an interval counts from the epoch"),
+        (every("1d", at=[]), "every('1d', at=[]): at= is empty; give 'HH:MM', or a list of them"),
+        *[(every("1d", at=at), f"at={at!r} is no time of day: give 'HH:MM', 'HH:MM:SS', or a datetime.time")
+          for at in ("24:00", "02:60", "2", "02:30:60", "02:30 ", "٢:30", NUMBER, time(2, tzinfo=UTC),
+                     time(2, 30, 0, 5))],
+        (every("1d", at=["02:30", "25:00"]), "at='25:00' is no time of day"),
+        (every("10x", at="02:30"), "'10x' is no duration"),
+    ],
+)  # fmt: skip
+def test_every_day_at_what_cannot_be_meant(schedule, line):
+    with pytest.raises(ScheduleError) as raised:
         fire_times(schedule, timezone=UTC)
+    assert str(raised.value).startswith(line)
+
+
+# Once
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (once("2026-12-01T09:00:00+01:00"), "2026-12-01T08:00:00.000Z"),
+        (once("2026-12-01T09:00Z", timezone="Asia/Tokyo"), "2026-12-01T09:00:00.000Z"),
+        (once("2026-12-01 09:00"), "2026-12-01T08:00:00.000Z"),  # the app's zone
+        (once("2026-12-01T09:00:00.123456"), "2026-12-01T08:00:00.123Z"),
+        (once("2026-12-01 09:00", timezone="Asia/Tokyo"), "2026-12-01T00:00:00.000Z"),
+        (once("2027-03-28 02:30"), "2027-03-28T01:00:00.000Z"),  # left out in spring
+        (once("2026-10-25 02:30"), "2026-10-25T00:30:00.000Z"),  # twice in autumn
+        (once(datetime(2026, 12, 1, 9)), "2026-12-01T08:00:00.000Z"),
+        (once(datetime(2026, 12, 1, 9, 0, 0, 1999, tzinfo=UTC)), "2026-12-01T09:00:00.001Z"),
+        (once(datetime(2026, 12, 1, 9), timezone=ZoneInfo("Asia/Tokyo")), "2026-12-01T00:00:00.000Z"),
+    ],
+)
+def test_once(schedule, expected):
+    times = fire_times(schedule, timezone=BERLIN)
+    assert times == Once(from_iso(expected))
+    assert times.key == f"once {expected}"
+
+
+@pytest.mark.parametrize(
+    ("right", "values"),
+    [
+        ("is no moment: give '2026-12-01T09:00:00+01:00', '2026-12-01 09:00' with timezone=, or a datetime",
+         ["tomorrow", "", "2026-12-01", "2026-13-01 09:00", "2026-12-01 25:00", "2026-02-30 09:00",
+          "2026-12-01 09:00+25:00", "2026-12-01 09:00 Europe/Berlin", 5, None, date(2026, 12, 1)]),
+        ("is out of the calendar: give a year from 1900 to 9000",
+         [datetime.min, datetime.max, "0001-01-01T00:00Z", datetime.max.replace(tzinfo=UTC)]),
+    ],
+)  # fmt: skip
+def test_once_at_what_is_no_moment(right, values):
+    for when in values:
+        with pytest.raises(ScheduleError) as raised:
+            fire_times(once(when), timezone=BERLIN)
+        assert str(raised.value) == f"{when!r} {right}"
+        assert repr(once(when)).startswith("once(")
+
+
+def test_once_under_celerys_own_beat_is_due_once():
+    clock = [moment("2026-12-01 07:59:00")]
+    entry = ScheduleEntry(
+        name="gift", task="gift", app=app, last_run_at=clock[0],
+        schedule=once("2026-12-01 09:00", nowfun=lambda: clock[0]),
+    )  # fmt: skip
+    assert entry.is_due() == (False, 60)
+    clock[0] = moment("2026-12-01 08:00:01")
+    assert entry.is_due() == (True, 24 * 3600)
+    clock[0] = moment("2027-12-01 08:00:01")
+    assert next(entry).is_due() == (False, 24 * 3600)
 
 
 # Cron texts
 
 
-def fields(text: str) -> dict:
-    found = times_of(text)
+def fields(text: str, job: str = "") -> dict:
+    found = times_of(text, job=job)
     assert isinstance(found, Cron)
     names = ("seconds", "minutes", "hours", "days_of_month", "months", "days_of_week")
     defaults = {"seconds": (0,), "minutes": (0,), "hours": (0,), **dict.fromkeys(names[3:], None)}
@@ -191,7 +327,7 @@ def test_cron_texts(text, expected):
         ("* * * 0 *", "month '0'"),
         ("* * * * 8", "day of week '8'"),
         ("60 * * * * *", "second '60'"),
-        ("* * 1W * *", "day of month '1w'"),
+        ("* * 1W * *", "day of month '1w': give 1 to 31, as in 1, 1-7, */10 or H, and L for the last"),
         ("* * LW * *", "day of month 'lw'"),
         ("* * L-3 * *", "day of month 'l-3'"),
         ("* * L/2 * *", "day of month 'l/2'"),
@@ -200,7 +336,20 @@ def test_cron_texts(text, expected):
         ("* * * * mon#1,fri", "day of week 'mon#1,fri' mixes"),
         ("* * * * L8", "day of week 'l8'"),
         ("R * * * *", "minute 'r'"),
-        ("H H * * *", "minute 'h'"),
+        ("H/0 * * * *", "minute 'h/0'"),
+        ("H() * * * *", "minute 'h()'"),
+        ("H(5) * * * *", "minute 'h(5)'"),
+        ("H(0-60) * * * *", "'60' in minute 'h(0-60)'"),
+        ("H,99 * * * *", "'99' in minute 'h,99'"),
+        ("H-5 * * * *", "'h' in minute 'h-5'"),
+        ("1H * * * *", "minute '1h'"),
+        ("HH * * * *", "minute 'hh'"),
+        ("0 0 * march *", "month 'march': give 1 to 12 or jan to dec"),
+        ("* * 1 31 2", "month '31': give 1 to 12 or jan to dec"),
+        ("0 0 30 2 *", "day of month 30 does not exist in month 2: give 29 at most"),
+        ("0 0 31 2,4,6 *", "day of month 31 does not exist in months 2, 4, 6: give 30 at most"),
+        ("0 0 31 apr ?", "day of month 31 does not exist in month 4: give 30 at most"),
+        ("@H", "give one of @hourly"),
         ("? * * * *", "minute '?'"),
         ("* * ?,1 * *", "'?' in day of month '?,1'"),
         ("*/0 * * * *", "minute '*/0'"),
@@ -267,6 +416,11 @@ def test_either_day_where_both_are_restricted(text, expected):
         ("0 1-5/2 * * *", True),
         ("0 0-23 * * *", True),
         ("0-59 2 * * *", True),
+        ("H 2 * * *", False),
+        ("H(0-29) H(0-5) * * *", False),
+        ("H/15 2 * * *", True),
+        ("H H/6 * * *", True),
+        ("H/10 30 2 * * *", False),
         ("@hourly", True),
         ("@daily", False),
     ],
@@ -320,6 +474,74 @@ def term(low: int, high: int):
         st.tuples(number, st.integers(1, 9)).map(lambda pair: "{}/{}".format(*pair)),
         st.lists(number, min_size=2, max_size=4).map(lambda numbers: ",".join(map(str, numbers))),
     )
+
+
+# H: hashed by the name of the job
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [  # pinned: another value would move the jobs of everybody
+        ("H H * * *", {"minutes": (52,), "hours": (5,)}),
+        ("h(0-29) h(0-5) * * *", {"minutes": (26,), "hours": (1,)}),
+        ("H/15 0 * * *", {"minutes": (13, 28, 43, 58)}),
+        ("H(0-29)/10 0 * * *", {"minutes": (8, 18, 28)}),
+        ("H(50-59)/30 0 * * *", {"minutes": (58,)}),
+        ("H,30 0 * * *", {"minutes": (30, 52)}),
+        ("0 H(22-4) * * *", {"hours": (23,)}),
+        ("H 0 0 * * *", {"seconds": (34,)}),
+        ("0 0 H * *", {"days_of_month": (16,)}),
+        ("0 0 H/7 * *", {"days_of_month": (4, 11, 18, 25)}),
+        ("0 0 H,L * *", {"days_of_month": (LAST, 16)}),
+        ("0 0 1 H *", {"days_of_month": (1,), "months": (12,)}),
+        ("0 0 * * H", {"days_of_week": (6,)}),
+        ("0 0 * * H(mon-fri)", {"days_of_week": (5,)}),
+    ],
+)
+def test_what_the_name_makes_of_h(text, expected):
+    assert fields(text, "report") == expected
+
+
+def test_every_value_of_a_field_comes_up_and_no_other():
+    names = [f"job-{n}" for n in range(5000)]
+    found = [fields("H H H H H H", name) for name in names]
+    for name, values in {
+        "seconds": range(60), "minutes": range(60), "hours": range(24),
+        "days_of_month": range(1, 29), "months": range(1, 13), "days_of_week": range(7),
+    }.items():  # fmt: skip
+        default = (0,) if name in ("seconds", "minutes", "hours") else None
+        counts = Counter(it.get(name, default)[0] for it in found)
+        assert sorted(counts) == list(values)
+        assert max(counts.values()) < 2 * len(names) / len(values)
+
+
+def test_a_hundred_nightly_jobs_spread():
+    """And the minute does not decide the hour, as croniter's does: there they share 60 of the 360 times."""
+
+    def night(names):
+        return Counter(times_of("H H(0-5) * * *", job=name).key for name in names)
+
+    assert len(night(f"nightly-{n}" for n in range(100))) > 80
+    assert max(night(f"nightly-{n}" for n in range(100)).values()) <= 4
+    assert len(night(f"nightly-{n}" for n in range(5000))) == 360
+
+
+@pytest.mark.parametrize("seed", ["0", "4242"])
+def test_h_is_the_same_in_every_process(seed):
+    code = (
+        "from tests.test_schedules import times_of;"
+        "print([times_of('H H H H H H', job=f'job-{n}').key for n in range(20)])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONHASHSEED": seed},
+    )  # fmt: skip
+    assert run.stdout.strip() == str([times_of("H H H H H H", job=f"job-{n}").key for n in range(20)])
+
+
+@pytest.mark.parametrize("text", ["@daily", "@Midnight", "@hourly", "0 0 * mar thu", "* * * * *"])
+def test_without_h_the_name_makes_no_difference_and_the_result_is_shared(text):
+    assert times_of(text, job="a") is times_of(text, job="b")
 
 
 ZONES = ["Europe/Berlin", "America/New_York", "America/Santiago", "Australia/Sydney"]
@@ -483,6 +705,38 @@ def test_a_crontab_subclass_keeps_its_own_zone(schedule, name):
     assert fire_times(schedule, timezone=UTC).key == f"cron 0 0 6 * * * - and once {name}"
 
 
+@pytest.mark.parametrize("enable_utc", [True, False])
+@pytest.mark.parametrize("made", ["zoneinfo", "pytz", "dateutil", "name"])
+def test_the_zone_of_a_crontab_and_of_the_app_whoever_made_it(enable_utc, made):
+    """Where enable_utc is off, too: both only say how Celery writes instants."""
+    new_york, berlin = (
+        {
+            "zoneinfo": ZoneInfo, "dateutil": dateutil_tz.gettz, "name": str,
+            "pytz": pytest.importorskip("pytz").timezone,
+        }[made](name)
+        for name in ("America/New_York", "Europe/Berlin")
+    )  # fmt: skip
+    other = Celery("other", set_as_current=False)
+    other.conf.update(timezone=berlin, enable_utc=enable_utc)
+    own = OwnZone(30, 2, tz=new_york, app=other)
+    assert fire_times(own, timezone=other.timezone).key == "cron 0 30 2 * * * - and once America/New_York"
+    assert crontab_fires(own, "2026-11-01T00:00Z", "2026-11-02T12:00Z", other.timezone) == [
+        "2026-11-01T07:30", "2026-11-02T07:30",
+    ]  # fmt: skip
+    plain = schedules.crontab(30, 2, app=other)
+    assert fire_times(plain, timezone=other.timezone).key == "cron 0 30 2 * * * - and once Europe/Berlin"
+    assert crontab_fires(plain, "2026-10-24T12:00Z", "2026-10-26T12:00Z", other.timezone) == [
+        "2026-10-25T00:30", "2026-10-26T01:30",
+    ]  # fmt: skip
+
+
+def test_a_crontab_subclass_with_a_property_as_its_zone():
+    class Property(schedules.crontab):
+        tz = property(lambda self: ZoneInfo("Asia/Tokyo"))
+
+    assert fire_times(Property(0, 6), timezone=UTC).key.endswith(" once Asia/Tokyo")
+
+
 def test_crontabs_that_are_alike_share_their_fire_times():
     one, two = (fire_times(schedules.crontab("*/5", "8-18"), timezone=BERLIN) for _ in range(2))
     assert one is two
@@ -540,7 +794,10 @@ def test_an_entry_of_celerys_beat():
 @pytest.mark.parametrize(
     "schedule",
     [every("10s"), every(timedelta(days=2)), every("10x"), cron("*/5 * * * *"), cron("nonsense"),
-     cron("@daily", timezone="Europe/Berlin"), cron("@daily", timezone=BERLIN), cron("@daily", timezone=UTC)],
+     cron("@daily", timezone="Europe/Berlin"), cron("@daily", timezone=BERLIN), cron("@daily", timezone=UTC),
+     every("1d", at=["02:30", time(14)], timezone=BERLIN), every("1d", at="nonsense"), every("1d", at=NUMBER),
+     once("2026-12-01 09:00", timezone="Asia/Tokyo"), once(datetime(2026, 12, 1, 9, tzinfo=BERLIN)),
+     once(NUMBER)],
 )  # fmt: skip
 def test_schedules_are_values(schedule):
     schedule.app = app  # which is not pickled
@@ -548,6 +805,48 @@ def test_schedules_are_values(schedule):
     assert again == schedule == copy.deepcopy(schedule)
     assert hash(again) == hash(schedule)
     assert repr(again) == repr(schedule)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [
+        (every, {"interval": "1d", "at": "02:30", "timezone": BERLIN}),
+        (cron, {"text": "@daily", "timezone": "UTC"}),
+        (once, {"when": datetime(2026, 12, 1), "timezone": UTC}),
+    ],
+)
+def test_a_copy_keeps_all_that_was_said(make, given, again):
+    said = {"name": "report", "args": ("eu",), "kwargs": {"n": [1]}, "options": {"queue": "q"}}
+    policy = {"overlap": "queue", "lease": "1m"}
+    schedule = make(**given, **said, **policy, nowfun=moment)
+    copied = again(schedule)
+    assert copied == schedule and copied is not schedule
+    assert {name: getattr(copied, name) for name in given} == given
+    assert copied.declaration == schedule.declaration == Declaration(**said, policy=policy)
+    assert copied.nowfun is moment
+
+
+def test_a_deep_copy_shares_nothing():
+    schedule = every("10s", kwargs={"n": [1]}, lease={"odd": []})
+    copied = copy.deepcopy(schedule)
+    copied.declaration.kwargs["n"].append(2)
+    copied.declaration.policy["lease"]["odd"].append(2)
+    assert schedule.declaration == Declaration(kwargs={"n": [1]}, policy={"lease": {"odd": []}})
+
+
+def test_what_is_said_of_the_job_makes_no_other_schedule():
+    plain, said = every("10s"), every("10s", name="report", args=(1,), overlap="queue")
+    assert plain == said and hash(plain) == hash(said) and repr(plain) == repr(said)
+    assert fire_times(plain, timezone=UTC).key == fire_times(said, timezone=UTC).key
+    assert plain.declaration == Declaration()
+
+
+def test_as_a_decorator_it_leaves_the_target_as_it_is():
+    def report():
+        pass
+
+    assert every("10s")(cron("@daily")(once("2026-12-01 09:00")(report))) is report
 
 
 def test_equal_and_not():
@@ -558,6 +857,17 @@ def test_equal_and_not():
     assert cron("@daily", timezone="Europe/Berlin") == cron("@daily", timezone=BERLIN)
     assert every(60) != cron("* * * * *")
     assert every(60) != schedules.schedule(60) and every(60) != 60
+    assert every("1d", at="2:30") == every("24h", at=[time(2, 30)]) != every("1d", at="02:31")
+    assert every("1d", at=["02:30", "14:00"]) == every("1d", at=("14:00:00", "02:30")) != every("1d")
+    assert every("1d", at="02:30", timezone=BERLIN) == every("1d", at="02:30", timezone="Europe/Berlin")
+    assert every("1d", at="02:30", timezone=BERLIN) != every("1d", at="02:30")
+    assert cron("@daily", timezone=dateutil_tz.gettz("Europe/Berlin")) == cron("@daily", timezone=BERLIN)
+    assert once("2026-12-01T09:00+01:00") == once("2026-12-01T08:00Z") != once("2026-12-01T08:00")
+    assert once(datetime(2026, 12, 1, 9)) == once("2026-12-01 09:00")
+    assert once("2026-12-01 09:00") != once("2026-12-01 09:00", timezone="UTC")
+    assert repr(every("1d", at=["14:00", "2:30:05"])) == "every('1d', at=['02:30:05', '14:00'])"
+    assert repr(every("1d", at="00:00")) == "every('1d', at='00:00')"
+    assert repr(once("2026-12-01 09:00")) == "once('2026-12-01T09:00:00')"
     assert repr(every(90)) == "every('1m30s')"
     assert repr(cron("@daily", timezone=BERLIN)) == "cron('@daily', timezone='Europe/Berlin')"
 

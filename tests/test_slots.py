@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from anarchon_celery.daily import daily as daily_at
 from anarchon_celery.errors import ScheduleError
 from anarchon_celery.slots import (
     COUNTED,
@@ -28,7 +29,7 @@ from anarchon_celery.slots import (
     iso,
     jitter,
 )
-from anarchon_celery.wallclock import LAST, Cron, Zone
+from anarchon_celery.wallclock import LAST, Cron, Zone, from_local
 
 BERLIN, UTC = "Europe/Berlin", "UTC"
 ZONES = [
@@ -199,6 +200,46 @@ def test_weekdays_over_a_change_of_clocks():
     ]  # fmt: skip
 
 
+# Single local times, and several of a day
+
+
+@pytest.mark.parametrize(
+    ("local", "name", "expected"),
+    [
+        ("2026-12-01T09:00", BERLIN, "2026-12-01T08:00:00.000Z"),
+        ("2026-12-01T09:00:00.250", BERLIN, "2026-12-01T08:00:00.250Z"),
+        ("2027-03-28T02:30", BERLIN, "2027-03-28T01:00:00.000Z"),  # left out: the first instant after the gap
+        ("2027-03-28T03:00", BERLIN, "2027-03-28T01:00:00.000Z"),
+        ("2026-10-25T02:30", BERLIN, "2026-10-25T00:30:00.000Z"),  # twice: the first
+        ("2026-09-06T00:00", "America/Santiago", "2026-09-06T04:00:00.000Z"),
+        ("2026-10-04T02:15", "Australia/Lord_Howe", "2026-10-03T15:30:00.000Z"),
+        ("2011-12-30T12:00", "Pacific/Apia", "2011-12-30T10:00:00.000Z"),  # no such day
+        ("2011-12-31T00:00", "Pacific/Apia", "2011-12-30T10:00:00.000Z"),
+    ],
+)
+def test_from_local(local, name, expected):
+    moment = datetime.fromisoformat(local)
+    assert iso(from_local(zone(name), moment)) == expected
+    assert iso(from_local(zone(name), moment.replace(tzinfo=timezone.utc))) == expected
+
+
+def test_daily_at_times_of_which_hours_by_minutes_would_make_too_many():
+    times = daily_at(zone(BERLIN), [14 * 3600, 2 * 3600 + 1800, 14 * 3600])
+    assert fires(times, "2026-10-24T12:00Z", "2026-10-26T12:00Z") == [
+        "2026-10-24T12:00", "2026-10-25T00:30", "2026-10-25T13:00", "2026-10-26T01:30",
+    ]  # fmt: skip
+    assert fires(times, "2026-03-28T12:00Z", "2026-03-29T12:01Z") == [
+        "2026-03-28T13:00", "2026-03-29T01:00", "2026-03-29T12:00",
+    ]  # fmt: skip
+    assert times.key == "daily 9000000,50400000 Europe/Berlin"
+
+
+def test_daily_is_a_cron_where_one_says_the_same():
+    hours = [2 * 3600 + 1800, 14 * 3600 + 1800]
+    assert daily_at(zone(BERLIN), hours) == Cron(zone=zone(BERLIN), hours=(2, 14), minutes=(30,))
+    assert daily_at(zone(BERLIN), [15]) == Cron(zone=zone(BERLIN), hours=(0,), minutes=(0,), seconds=(15,))
+
+
 # Days
 
 
@@ -232,8 +273,9 @@ def test_29_february_on_a_monday_over_a_year_that_leaps_none():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"days_of_month": (31,), "months": (4,)}, "day of month 31"),
-        ({"days_of_month": (30, 31), "months": (2,)}, "day of month 30"),
+        ({"days_of_month": (31,), "months": (4,)}, "31 does not exist in month 4: give 30 at most"),
+        ({"days_of_month": (30, 31), "months": (2,)}, "day of month 30 .* month 2: give 29 at most"),
+        ({"days_of_month": (31,), "months": (2, 4, 6)}, "day of month 31 .* months 2, 4, 6: give 30 at"),
         ({"hours": ()}, "hours allows no value"),
         ({"days_of_week": ()}, "days_of_week allows no value"),
     ],
@@ -272,7 +314,10 @@ crons = st.builds(
     either_day=st.booleans(),
     every_occurrence=st.booleans(),
 )
-schedules = st.one_of(crons, st.integers(100, 3 * DAY).map(Interval))
+dailies = st.builds(
+    daily_at, st.sampled_from(ZONES).map(zone), st.sets(st.integers(0, 86_399), min_size=1, max_size=5)
+)
+schedules = st.one_of(crons, dailies, st.integers(100, 3 * DAY).map(Interval))
 # 2006 to 2037, and often near a change of clocks.
 CHANGES = [
     "2026-03-29T01:00Z", "2026-10-25T01:00Z", "2026-03-08T07:00Z", "2026-11-01T06:00Z", "2026-09-06T04:00Z",
@@ -417,13 +462,15 @@ EVERY = Interval(10_000)
 
 
 def offer(
-    times=EVERY, *, after, now, since=None, delay=lambda slot: 0, catch_up="latest", window=None, limit=1000
+    times=EVERY, *, after, now, since=None, delay=lambda slot: 0, catch_up="latest", window=None, limit=1000,
+    most_late=1000,
 ):
     """due() in seconds since NOON; since defaults to what came due in the last 10 s."""
     found = due(
         times, after=NOON + after * 1000, now=NOON + now * 1000,
         on_time_since=NOON + (now - 10 if since is None else since) * 1000,
         delay=delay, catch_up=catch_up, window=None if window is None else window * 1000, limit=limit,
+        most_late=most_late,
     )  # fmt: skip
     leap = found.leap and (relative(found.leap.first), relative(found.leap.last), found.leap.count)
     return [relative(slot) for slot in found.slots], found.late, leap
@@ -515,11 +562,44 @@ def test_years_of_an_every_second_job_are_decided_at_once(kind, catch_up):
     assert found == {
         "latest": Due((NOON - 11_000, *on_time), 1, Leap(NOON - 3000 * DAY + 1000, NOON - 12_000, COUNTED)),
         "none": Due(on_time, 0, Leap(NOON - 3000 * DAY + 1000, NOON - 11_000, COUNTED)),
-        "all": Due(
-            tuple(range(NOON - HOUR, NOON - HOUR + 1_000_000, 1000)), 1000,
-            Leap(NOON - 3000 * DAY + 1000, NOON - HOUR - 1000, COUNTED),
+        "all": Due(  # of the hour the newest 1000; what came on time is for the next look
+            tuple(range(NOON - 1_010_000, NOON - 10_000, 1000)), 1000,
+            Leap(NOON - 3000 * DAY + 1000, NOON - 1_011_000, COUNTED),
         ),
     }[catch_up]  # fmt: skip
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 5])
+def test_all_catches_up_the_newest_of_the_late_slots(most):
+    found = offer(after=0, now=50, since=40, catch_up="all", most_late=most)
+    late = [10, 20, 30, 40][-most:]
+    leap = None if most >= 4 else (10, late[0] - 10, 4 - most)
+    assert found == ([*late, 50], len(late), leap)
+
+
+def test_the_newest_late_slots_are_offered_oldest_first_in_several_looks():
+    assert offer(after=0, now=50, since=50, catch_up="all", most_late=3, limit=2) == (
+        [30, 40], 2, (10, 20, 2),
+    )  # fmt: skip
+    assert offer(after=40, now=50, since=50, catch_up="all", most_late=3, limit=2) == ([50], 1, None)
+
+
+def test_the_window_comes_before_the_newest():
+    assert offer(after=0, now=50, since=50, catch_up="all", most_late=3, window=10) == (
+        [40, 50], 2, (10, 30, 3),
+    )  # fmt: skip
+
+
+def test_a_month_of_an_every_second_job_is_caught_up_quickly():
+    started = process_time()
+    found = due(
+        Interval(1000), after=NOON - 30 * DAY, now=NOON, on_time_since=NOON, delay=lambda slot: 0,
+        catch_up="all", window=None, limit=200,
+    )  # fmt: skip
+    assert process_time() - started < 0.2
+    first = NOON - 999_000
+    assert found.slots == tuple(range(first, first + 200_000, 1000))
+    assert (found.late, found.leap) == (200, Leap(NOON - 30 * DAY + 1000, first - 1000, COUNTED))
 
 
 def waiting(times, job: str, longest: int):
@@ -542,9 +622,10 @@ def waiting(times, job: str, longest: int):
     catch_up=st.sampled_from(["latest", "all", "none"]),
     window=st.one_of(st.none(), st.integers(0, 20 * HOUR)),
     limit=st.integers(1, 40),
+    most_late=st.integers(1, 40),
 )
 def test_every_due_slot_is_offered_or_leapt_or_waits(
-    times, after, length, since, longest, catch_up, window, limit
+    times, after, length, since, longest, catch_up, window, limit, most_late
 ):
     now, delay = after + length, waiting(times, "report", longest)
     assume(times.count(after, now, 3000) < 3000)
@@ -552,7 +633,7 @@ def test_every_due_slot_is_offered_or_leapt_or_waits(
     late = [slot for slot in came_due if slot + delay(slot) <= after + since]
     found = due(
         times, after=after, now=now, on_time_since=after + since, delay=delay,
-        catch_up=catch_up, window=window, limit=limit,
+        catch_up=catch_up, window=window, limit=limit, most_late=most_late,
     )  # fmt: skip
     leapt = [s for s in came_due if found.leap and found.leap.first <= s <= found.leap.last]
 
@@ -569,7 +650,7 @@ def test_every_due_slot_is_offered_or_leapt_or_waits(
         assert all(now - slot <= window for slot in found.slots[: found.late])
     expected = {"latest": late[-1:], "all": late, "none": []}[catch_up]
     in_window = [slot for slot in expected if window is None or now - slot <= window]
-    assert list(found.slots[: found.late]) == in_window[:limit]
+    assert list(found.slots[: found.late]) == in_window[-most_late:][:limit]
 
 
 # A job that was never seen

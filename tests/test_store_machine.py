@@ -24,6 +24,8 @@ from hypothesis.stateful import (
 
 from anarchon_celery.protocol import (
     ACTIVE,
+    BUFFERED,
+    Claimed,
     Holding,
     Node,
     Offer,
@@ -76,7 +78,8 @@ nodes = st.sampled_from(NODES)
 picks = st.integers(0, 9)
 mostly = st.sampled_from([True, True, True, False])
 seldom = st.sampled_from([False, False, False, True])
-overlaps = st.sampled_from(["skip", "skip", "allow"])
+overlaps = st.sampled_from(["skip", "queue", "queue", "cancel", "allow"])
+catch_ups = st.sampled_from(["latest", "latest", "all"])
 timeouts = st.sampled_from([SECOND, 10 * SECOND, 5 * MINUTE, 2 * HOUR])
 delays = st.sampled_from([0, 1, 5 * SECOND, 10 * MINUTE])
 
@@ -104,7 +107,10 @@ class TwoStores(RuleBasedStateMachine):
         if again:
             before = everything(self.model)
             second = self._tell_both(verb, *args, **how)
-            assert answer == second or (verb == "start" and not isinstance(answer, Started))
+            if verb == "claim":
+                assert [told_again(*both) for both in zip(args[1], answer, strict=True)] == second
+            else:
+                assert answer == second or (verb == "start" and not isinstance(answer, Started))
             assert before == everything(self.model)
         return answer
 
@@ -118,8 +124,8 @@ class TwoStores(RuleBasedStateMachine):
         return f"{what}{self.names}"
 
     def runs(self) -> list[Run]:
-        """All runs, the active ones first."""
-        return sorted(self.model.runs(limit=1_000_000), key=lambda run: not run.active)
+        """All runs, the active ones first, then those that wait."""
+        return sorted(self.model.runs(limit=1_000_000), key=lambda run: (not run.active, run.ended))
 
     def pick(self, number: int, *states: str) -> Run:
         runs = self.runs()
@@ -176,12 +182,13 @@ class TwoStores(RuleBasedStateMachine):
         cursor=st.sampled_from([None, None, -GRID, HOUR]),
         first_seen=st.sampled_from([None, -DAY, HOUR]),
         supervised=seldom,
+        paused=st.sampled_from([None, None, None, "an upgrade"]),
         again=seldom,
     )
-    def register(self, node, of, hash, cursor, first_seen, supervised, again):
+    def register(self, node, of, hash, cursor, first_seen, supervised, paused, again):
         asked = [
             Registration(
-                job=job, hash=hash, supervised=supervised,
+                job=job, hash=hash, supervised=supervised, paused=paused,
                 cursor=None if cursor is None else self.now + cursor,
                 first_seen=None if first_seen is None else self.now + first_seen,
             )
@@ -195,9 +202,11 @@ class TwoStores(RuleBasedStateMachine):
             st.tuples(
                 jobs,
                 st.lists(st.sampled_from([0, -1, -2, 1]), max_size=3, unique=True),
-                st.sampled_from([0, 0, 1]),
+                st.sampled_from([0, 0, 1, 2]),
                 st.sampled_from([0, 0, 0, 2, 5]),
                 overlaps,
+                catch_ups,
+                st.sampled_from([None] * 6 + ["floor", "floor", "other"]),
                 timeouts,
             ),
             min_size=1,
@@ -212,13 +221,15 @@ class TwoStores(RuleBasedStateMachine):
             for claim in answer.claims:
                 self.nonces[claim.key].append(nonce)
 
-    def offer(self, job, steps, late, leapt, overlap, timeout) -> Offer:
+    def offer(self, job, steps, late, leapt, overlap, catch_up, chain, timeout) -> Offer:
         here = self.now // GRID * GRID
         slots = tuple(sorted(here + step * GRID for step in steps))
         before = slots[0] if slots else here
         leap = Leap(first=before - leapt * GRID, last=before - GRID, count=leapt) if leapt else None
+        floor = next((known.floor for known in self.model.jobs() if known.name == job), None)
         return Offer(
-            job=job, slots=slots, late=min(late, len(slots)), leap=leap, overlap=overlap,
+            job=job, slots=slots, late=min(late, len(slots)), leap=leap, overlap=overlap, catch_up=catch_up,
+            chained=chain is not None, after=floor if chain == "floor" else before - GRID if chain else None,
             claim_timeout=timeout,
         )  # fmt: skip
 
@@ -320,9 +331,15 @@ class TwoStores(RuleBasedStateMachine):
         again=seldom,
     )
     def start(self, pick, known, overlap, lease, claimed_at, again):
-        run = self.pick(pick, "claimed", "queued", "released", "published", "abandoned")
+        run = self.pick(pick, "claimed", "queued", "released", BUFFERED, "published", "abandoned")
         token = self.tokens[run.key][-1] if known and run.key in self.tokens else self.new("t")
         self.begin(run.key, token, overlap, lease, claimed_at, again)
+
+    @precondition(lambda self: self.any_run("published", "abandoned"))
+    @rule(pick=picks, overlap=overlaps, again=seldom)
+    def a_late_message_comes(self, pick, overlap, again):
+        key = self.pick(pick, "published", "abandoned").key
+        self.begin(key, self.new("t"), overlap, MINUTE, YOUNG, again)
 
     @rule(
         job=st.sampled_from(JOBS),
@@ -392,11 +409,48 @@ class TwoStores(RuleBasedStateMachine):
     @precondition(any_run)
     @rule(pick=picks, is_latest=mostly, delay=delays, again=seldom)
     def fail_to_publish(self, pick, is_latest, delay, again):
-        run = self.pick(pick, "claimed")
+        run = self.pick(pick, "claimed", BUFFERED)
         nonce = self.nonces[run.key][-1 if is_latest else 0]
         self.tell("release", [Release(key=run.key, nonce=nonce, delay=delay)], again=again)
 
     # Whoever
+
+    @precondition(lambda self: self.names > 3)
+    @rule(
+        job=st.sampled_from(JOBS), really=seldom, reason=st.sampled_from(["an upgrade", "ü"]), by=nodes,
+        again=seldom,
+    )  # fmt: skip
+    def pause(self, job, really, reason, by, again):
+        if really:
+            self.tell("pause", job, reason=reason, by=by.name, again=again)
+
+    @precondition(lambda self: self.any_run("running") and self.any_begun())
+    @rule(
+        pick=picks, then=st.sampled_from(["goes on", "ends", "is retried", "is given back", "dies"]),
+        delay=delays, node=nodes, again=seldom,
+    )  # fmt: skip
+    def pause_what_runs(self, pick, then, delay, node, again):
+        run = self.pick_begun(pick)
+        token = self.tokens[run.key][-1]
+        self.tell("pause", run.job, reason="an upgrade", by="anna")
+        if then == "ends":
+            self.tell("finish", run.key, token, "succeeded", again=again)
+        elif then == "is retried":
+            self.tell("requeue", run.key, token, delay=delay, retries=1, start_timeout=SECOND, again=again)
+        elif then == "is given back":
+            self.tell("release", [Release(key=run.key, token=token, delay=delay)], again=again)
+        elif then == "dies" and run.deadline is not None:
+            self.now = max(self.now, run.deadline)
+            seen = Redispatch(key=run.key, state=run.state, dispatch=run.dispatch, deadline=run.deadline)
+            self.tell("redispatch", node.name, [seen], nonce=self.new("m"), again=again)
+
+    def paused(self) -> list[str]:
+        return [job.name for job in self.model.jobs() if job.paused is not None]
+
+    @precondition(lambda self: self.paused() != [])
+    @rule(pick=picks)
+    def resume(self, pick):
+        assert self.tell("resume", self.paused()[pick % len(self.paused())])
 
     @precondition(lambda self: self.names > 8)
     @rule(
@@ -405,7 +459,7 @@ class TwoStores(RuleBasedStateMachine):
     def prune(self, history, most, limit):
         """Which ones go first is the store's own affair, so all go."""
         asked = {"history": history, "most": most, "limit": limit, "now": self.now}
-        active = [run for run in self.runs() if run.active]
+        going_on = [run for run in self.runs() if not run.ended]
         total = []
         for store in (self.model, self.other):
             counts = [0]
@@ -414,7 +468,7 @@ class TwoStores(RuleBasedStateMachine):
                 counts.append(count)
             total.append(sum(counts))
         assert total[0] == total[1]
-        assert active == [run for run in self.runs() if run.active]
+        assert going_on == [run for run in self.runs() if not run.ended]
 
     # What is always so
 
@@ -429,6 +483,30 @@ class TwoStores(RuleBasedStateMachine):
     def every_active_run_has_one_deadline_and_no_other_has(self):
         for run in self.runs():
             assert run.active == (run.deadline is not None) == (run.span is not None)
+
+    @invariant()
+    def what_waits_is_waited_for_by_something(self):
+        paused = {job.name for job in self.model.jobs() if job.paused is not None}
+        going_on = [run for run in self.runs() if not run.ended]
+        for run in going_on:
+            held_back = run.job in paused and run.kind == "scheduled"
+            if held_back:
+                assert run.state in ("running", BUFFERED)
+            elif run.state == BUFFERED:
+                assert [other for other in going_on if other.active and other.job == run.job] != []
+
+
+def told_again(offer: Offer, answer: Claimed) -> Claimed:
+    """What the same call is answered after a lost answer: what it did to other runs is not told again."""
+    if not offer.chained or answer.floor == offer.after:
+        return replace(answer, ended=())
+    # Of a chain only what was decided is told again.
+    undecided = ("wait", "early", "taken")
+    claims = [
+        replace(claim, answer="wait", run=None, wait=0) if claim.answer in undecided else claim
+        for claim in answer.claims
+    ]
+    return replace(answer, ended=(), claims=tuple(claims))
 
 
 @pytest.mark.slow

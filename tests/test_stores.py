@@ -19,6 +19,7 @@ import pytest
 
 from anarchon_celery.errors import StoreError, StoreUnreachable, StoreUnusable
 from anarchon_celery.protocol import (
+    OVERTAKEN,
     Claim,
     Claimed,
     Expired,
@@ -1502,6 +1503,782 @@ def test_nobody_holds_a_run_that_was_not_started(story):
         assert story.renew().answer == "lost"
 
 
+# overlap queue ----------------------------------------------------------------------------------
+
+
+def wait_behind(story: Story, **how) -> Run:
+    """Slot T is running, and the next one, a minute later, waits for it."""
+    story.begin(**how)
+    story.now = T + MINUTE
+    claim = story.claim(T + MINUTE, nonce="n2", overlap="queue")
+    assert claim.answer == "overlap"
+    return story.run(T + MINUTE)
+
+
+def test_overlap_queue_lets_the_slot_wait_and_raises_the_floor(story):
+    story.begin()
+    story.now += MINUTE
+    claimed = story.offer(T + MINUTE, nonce="n2", overlap="queue", late=1)
+    waiting = Run(
+        job="report", slot=T + MINUTE, state="buffered", trigger="catch-up", dispatch=0, node="one:1",
+        nonce="n2", claimed_at=story.now,
+    )  # fmt: skip
+    assert Claimed(
+        job="report", floor=T + MINUTE, claims=(Claim(key=waiting.key, answer="overlap", run=waiting),)
+    ) == claimed  # fmt: skip
+    assert waiting == story.run(T + MINUTE)
+
+
+@pytest.mark.parametrize("overlap", ["queue", "cancel"])
+def test_a_slot_that_meets_no_other_is_won(story, overlap):
+    assert story.claim(overlap=overlap).won
+
+
+def test_one_slot_of_a_job_waits_an_older_one_is_skipped(story):
+    older = wait_behind(story)
+    story.now += MINUTE
+    claimed = story.offer(T + 2 * MINUTE, nonce="n3", overlap="queue")
+    skipped = replace(older, state="skipped", reason="overlap", finished_at=story.now)
+    assert ((skipped,), ["overlap"]) == (claimed.ended, answers(claimed))
+    assert skipped == story.run(T + MINUTE)
+    assert story.run(T + 2 * MINUTE).state == "buffered"
+    assert story.run(T).state == "running"
+
+
+def test_of_several_slots_in_one_call_the_newest_waits(story):
+    story.now += 2 * MINUTE
+    claimed = story.offer(T, T + MINUTE, T + 2 * MINUTE, overlap="queue")
+    assert (answers(claimed), claimed.ended) == (["won", "overlap", "overlap"], ())
+    assert [claim.run.state for claim in claimed.claims] == ["claimed", "skipped", "buffered"]
+    assert [claim.run for claim in claimed.claims] == [story.run(claim.key.slot) for claim in claimed.claims]
+    with nothing_written(story.store):
+        assert claimed == story.offer(T, T + MINUTE, T + 2 * MINUTE, overlap="queue")
+
+
+def test_a_run_that_waits_has_no_deadline_and_is_not_started(story):
+    waiting = wait_behind(story)
+    story.now = T + DAY
+    assert [run.slot for run in story.expired().runs] == [T]
+    assert [waiting] == story.store.runs(state="buffered") == story.store.runs(job="report", state="buffered")
+    assert [T + MINUTE, T] == [run.slot for run in story.store.runs(job="report")]
+    seen = Redispatch(key=waiting.key, state="buffered", dispatch=0, deadline=T)
+    with nothing_written(story.store):
+        assert Stale(why="buffered") == story.start(T + MINUTE, token="t2")
+        assert story.redispatch(seen=seen).answer == "taken"
+        story.sent(T + MINUTE)
+        assert not story.finish(T + MINUTE)
+        assert story.claim(T + MINUTE, nonce="n9", overlap="queue").answer == "taken"
+        assert story.store.prune(history=0, most=0, now=story.now) == 0
+
+
+def test_runs_that_wait_are_listed_newest_first(store):
+    for job in ("b", "a"):
+        story = Story(store, job=job)
+        story.register(now=T - HOUR)
+        wait_behind(story)
+    assert ["a", "b"] == [run.job for run in store.runs(state="buffered")]
+    assert ["a"] == [run.job for run in store.runs(state="buffered", limit=1)]
+    assert ["b"] == [run.job for run in store.runs(job="b", state="buffered")]
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel"])
+def test_a_run_that_waits_holds_its_job(story, overlap):
+    """Behind the run that it waits for there is nobody else's turn."""
+    wait_behind(story)
+    story.finish()
+    assert story.claim(T + MINUTE, nonce="n2").answer == "overlap"
+    story.now += MINUTE
+    answer = story.claim(T + 2 * MINUTE, nonce="n3", overlap=overlap)
+    assert answer.answer == ("won" if overlap == "cancel" else "overlap")
+    assert story.run(T + MINUTE).state == ("cancelled" if overlap == "cancel" else "released")
+
+
+def test_overlap_queue_is_idempotent_whatever_became_of_the_run(story):
+    story.begin()
+    story.now += MINUTE
+
+    def ask() -> Claim:
+        return story.claim(T + MINUTE, nonce="n2", overlap="queue")
+
+    first = ask()
+    with nothing_written(story.store):
+        assert first == ask()
+    story.finish()
+    with nothing_written(story.store):
+        assert Claim(key=first.key, answer="overlap", run=story.run(T + MINUTE)) == ask()
+    story.now += MINUTE
+    assert story.claim(T + 2 * MINUTE, nonce="n3", overlap="cancel").won
+    with nothing_written(story.store):
+        assert ("overlap", "cancelled") == (ask().answer, ask().run.state)
+
+
+def test_a_displaced_run_is_still_told_as_overlap(story):
+    wait_behind(story)
+    story.now += MINUTE
+    story.claim(T + 2 * MINUTE, nonce="n3", overlap="queue")
+    again = story.claim(T + MINUTE, nonce="n2", overlap="queue")
+    assert (again.answer, again.run.state, again.run.reason) == ("overlap", "skipped", "overlap")
+
+
+# every end lets the next one go on --------------------------------------------------------------
+
+
+def end_by_finish(story: Story) -> None:
+    assert story.finish(outcome="failed")
+
+
+def end_by_crash(story: Story) -> None:
+    story.wait_for_deadline()
+    assert story.redispatch(max_crashes=1).answer == "abandoned"
+
+
+def end_unsupervised(story: Story) -> None:
+    """The run was never started."""
+    story.sent(supervised=False)
+    assert story.run().state == "published"
+
+
+@pytest.mark.parametrize("ending", [end_by_finish, end_by_crash, end_unsupervised])
+def test_every_end_promotes_the_run_that_waits(story, ending):
+    if ending is end_unsupervised:
+        story.claim()
+        story.now += MINUTE
+        story.claim(T + MINUTE, nonce="n2", overlap="queue")
+        waiting = story.run(T + MINUTE)
+    else:
+        waiting = wait_behind(story)
+    ending(story)
+    assert story.run().ended
+    assert replace(waiting, state="released", deadline=story.now, span=0) == story.run(T + MINUTE)
+    assert [T + MINUTE] == [run.slot for run in story.expired().runs]
+
+
+def test_a_promoted_run_is_dispatched_for_the_first_time(story):
+    wait_behind(story)
+    story.finish()
+    promoted = story.run(T + MINUTE)
+    won = story.redispatch(T + MINUTE)
+    assert replace(
+        promoted, state="claimed", dispatch=1, node="two:2", nonce="m1", claimed_at=story.now,
+        deadline=story.now + 10 * SECOND, span=10 * SECOND,
+    ) == won.run  # fmt: skip
+    story.sent(T + MINUTE)
+    started = story.start(T + MINUTE, token="t2")
+    assert started == Started(attempt=1, fence=story.now * 1000, trigger="scheduled")
+
+
+def test_a_promoted_run_may_be_displaced_no_more(story):
+    wait_behind(story)
+    story.finish()
+    story.now += MINUTE
+    claimed = story.offer(T + 2 * MINUTE, nonce="n3", overlap="queue")
+    assert (claimed.ended, story.run(T + MINUTE).state) == ((), "released")
+
+
+def test_an_end_promotes_nothing_while_another_run_is_active(story):
+    story.begin()
+    story.now += MINUTE
+    assert story.claim(T + 1, nonce="n2", overlap="allow").won
+    story.claim(T + MINUTE, nonce="n3", overlap="queue")
+    story.finish()
+    assert story.run(T + MINUTE).state == "buffered"
+    story.start(T + 1, token="t2")
+    story.finish(T + 1, token="t2")
+    assert story.run(T + MINUTE).state == "released"
+
+
+def test_the_oldest_that_waits_goes_first(story):
+    """Several wait where a pause made them."""
+    story.now = T + 2
+    story.offer(T, T + 1, T + 2, overlap="allow")
+    story.store.pause("report", reason="r", by="anna", now=story.now)
+    story.store.resume("report", now=story.now)
+    states = [(run.slot - T, run.state) for run in story.store.runs()]
+    assert states == [(2, "buffered"), (1, "buffered"), (0, "released")]
+
+
+def test_an_end_promotes_nothing_of_another_job(story):
+    wait_behind(story)
+    other = Story(story.store, job="other", now=story.now)
+    other.register()
+    other.begin(T + MINUTE, token="t9")
+    other.finish(T + MINUTE, token="t9")
+    assert story.run(T + MINUTE).state == "buffered"
+
+
+# overlap cancel ---------------------------------------------------------------------------------
+
+
+def test_overlap_cancel_asks_what_runs_to_stop_and_waits(story):
+    story.begin()
+    running = story.run()
+    story.now += MINUTE
+    claimed = story.offer(T + MINUTE, nonce="n2", overlap="cancel")
+    assert (answers(claimed), claimed.ended) == (["overlap"], ())
+    assert replace(running, stop=OVERTAKEN) == story.run()
+    assert (story.run(T + MINUTE).state, story.run(T + MINUTE).dispatch) == ("buffered", 0)
+    with nothing_written(story.store):
+        assert claimed == story.offer(T + MINUTE, nonce="n2", overlap="cancel")
+        assert Renewal(answer="stop", reason=OVERTAKEN) == story.renew()
+
+
+@pytest.mark.parametrize("state", ["claimed", "queued", "released"])
+def test_overlap_cancel_ends_what_was_not_started_and_wins(story, state):
+    story.claim()
+    if state == "queued":
+        story.sent()
+    if state == "released":
+        story.release(nonce="n1")
+    before = story.run()
+    story.now += MINUTE
+    claimed = story.offer(T + MINUTE, nonce="n2", overlap="cancel")
+    ended = replace(
+        before, state="cancelled", reason=OVERTAKEN, finished_at=story.now, deadline=None, span=None
+    )
+    assert ((ended,), ["won"], ended) == (claimed.ended, answers(claimed), story.run())
+    with nothing_written(story.store):
+        assert Stale(why="cancelled") == story.start()
+        again = story.offer(T + MINUTE, nonce="n2", overlap="cancel")
+    assert replace(claimed, ended=()) == again
+
+
+def test_a_claim_that_was_overtaken_before_its_answer_came_is_told_as_cancelled(story):
+    story.claim(nonce="n1")
+    story.now += MINUTE
+    story.claim(T + MINUTE, nonce="n2", overlap="cancel")
+    with nothing_written(story.store):
+        assert Claim(key=story.key(), answer="cancelled", run=story.run()) == story.claim(nonce="n1")
+        assert story.claim(nonce="n3").answer == "taken"
+
+
+def test_of_several_slots_in_one_call_under_cancel_the_newest_is_won(story):
+    story.now += 2 * MINUTE
+    slots = (T, T + MINUTE, T + 2 * MINUTE)
+    claimed = story.offer(*slots, overlap="cancel")
+    assert (answers(claimed), claimed.ended) == (["cancelled", "cancelled", "won"], ())
+    assert [claim.run for claim in claimed.claims] == [story.run(slot) for slot in slots]
+    with nothing_written(story.store):
+        assert claimed == story.offer(*slots, overlap="cancel")
+
+
+def test_overlap_cancel_displaces_what_waits_and_ends_all_but_what_runs(story):
+    story.begin()
+    story.now += MINUTE
+    assert story.claim(T + 1, nonce="n2", overlap="allow").won
+    story.claim(T + 2, nonce="n3", overlap="queue")
+    claimed = story.offer(T + MINUTE, nonce="n4", overlap="cancel")
+    assert [(T + 2, "skipped", "overlap"), (T + 1, "cancelled", OVERTAKEN)] == [
+        (run.slot, run.state, run.reason) for run in claimed.ended
+    ]
+    assert answers(claimed) == ["overlap"]
+    assert [(T + MINUTE, "buffered"), (T, "running")] == [
+        (run.slot, run.state) for run in story.store.runs() if not run.ended
+    ]
+
+
+def test_what_a_claim_ends_is_told_oldest_first(story):
+    story.now = T + 2
+    story.offer(T, T + 1, T + 2, overlap="allow")
+    story.now = T + MINUTE
+    claimed = story.offer(T + MINUTE, nonce="n2", overlap="cancel")
+    assert [T, T + 1, T + 2] == [run.slot for run in claimed.ended]
+
+
+def stopped(story: Story) -> None:
+    """Slot T is running and asked to stop, the next one waits."""
+    story.begin()
+    story.now = T + MINUTE
+    assert story.claim(T + MINUTE, nonce="n2", overlap="cancel").answer == "overlap"
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_run_that_is_to_stop_ends_when_it_is_given_back(story, crash):
+    stopped(story)
+    before = story.run()
+    assert story.release(token="t1", delay=MINUTE, crash=crash)
+    expected = replace(
+        before, state="cancelled", reason=OVERTAKEN, finished_at=story.now, deadline=None, span=None,
+        crashes=int(crash),
+    )  # fmt: skip
+    assert (expected, "released") == (story.run(), story.run(T + MINUTE).state)
+    with nothing_written(story.store):
+        assert story.release(token="t1", delay=MINUTE, crash=crash)
+        assert not story.release(token="t2")
+        assert not story.release(nonce="n1")
+
+
+def test_a_run_that_is_to_stop_is_not_retried(story):
+    stopped(story)
+    assert not story.requeue()
+    assert ("cancelled", OVERTAKEN, None) == (story.run().state, story.run().reason, story.run().retries)
+    assert story.run(T + MINUTE).state == "released"
+    with nothing_written(story.store):
+        assert not story.requeue()
+
+
+def test_a_run_that_is_to_stop_ends_at_its_deadline(story):
+    stopped(story)
+    story.wait_for_deadline()
+    ended = story.redispatch()
+    assert (ended.answer, ended.run.reason, ended.run.crashes) == ("cancelled", OVERTAKEN, 1)
+    assert story.run(T + MINUTE).state == "released"
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
+def test_a_run_that_is_to_stop_may_be_ended_by_its_holder(story, outcome):
+    stopped(story)
+    assert story.finish(outcome=outcome)
+    assert (outcome, "released") == (story.run().state, story.run(T + MINUTE).state)
+
+
+# catch-up all -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel"])
+def test_under_catch_up_all_late_slots_are_won_one_after_the_other(story, overlap):
+    story.now += 3 * MINUTE
+    slots = [T, T + MINUTE, T + 2 * MINUTE]
+    for number, slot in enumerate(slots):
+        claimed = story.offer(
+            *slots, late=3, catch_up="all", overlap=overlap, nonce=f"n{number}"
+        )
+        expected = ["taken"] * number + ["won"] + ["wait"] * (2 - number)
+        assert (expected, slot, ()) == (answers(claimed), claimed.floor, claimed.ended)
+        with nothing_written(story.store):
+            later = story.offer(*slots[number:], late=3, catch_up="all", overlap=overlap, nonce="n9")
+            assert answers(later) == ["taken"] + ["wait"] * (2 - number)
+        story.start(slot, token=f"t{number}")
+        assert story.finish(slot, token=f"t{number}")
+    assert [run.state for run in story.store.runs()] == ["succeeded"] * 3
+
+
+def test_a_late_slot_that_waits_is_asked_again_with_the_same_answer(story):
+    story.now += MINUTE
+    first = story.offer(T, T + MINUTE, late=2, catch_up="all")
+    assert answers(first) == ["won", "wait"]
+    with nothing_written(story.store):
+        assert first == story.offer(T, T + MINUTE, late=2, catch_up="all")
+
+
+def test_slots_behind_one_that_waits_count_as_late_and_wait(story):
+    story.begin()
+    story.now += 2 * MINUTE
+    with nothing_written(story.store):
+        claimed = story.offer(
+            T, T + MINUTE, T + 2 * MINUTE, T + HOUR, late=2, catch_up="all", overlap="cancel", nonce="n2"
+        )
+    # What is decided, and what is not due, is told as ever.
+    assert (answers(claimed), claimed.floor) == (["taken", "wait", "wait", "early"], T)
+
+
+def test_under_catch_up_all_slots_on_time_meet_the_overlap_policy(story):
+    story.begin()
+    story.now += MINUTE
+    assert story.claim(T + MINUTE, nonce="n2", catch_up="all").answer == "overlap"
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "none"])
+def test_under_another_catch_up_late_slots_meet_the_overlap_policy(story, catch_up):
+    story.begin()
+    story.now += MINUTE
+    assert story.claim(T + MINUTE, nonce="n2", catch_up=catch_up, late=1).answer == "overlap"
+
+
+def test_under_catch_up_all_and_allow_late_slots_are_all_won(story):
+    story.begin()
+    story.now += 2 * MINUTE
+    claimed = story.offer(
+        T + MINUTE, T + 2 * MINUTE, late=2, catch_up="all", overlap="allow", nonce="n2"
+    )
+    assert answers(claimed) == ["won", "won"]
+
+
+def test_a_leap_is_written_even_where_the_late_slots_wait(story):
+    story.begin()
+    story.now += 5 * MINUTE
+    leap = Leap(first=T + MINUTE, last=T + 2 * MINUTE, count=2)
+    claimed = story.offer(T + 3 * MINUTE, late=1, catch_up="all", leap=leap, nonce="n2")
+    assert (claimed.missed.state, answers(claimed), claimed.floor) == ("missed", ["wait"], T + 2 * MINUTE)
+
+
+# chained schedules ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [None, T - 1, T + 1])
+def test_a_slot_that_was_computed_from_another_floor_is_not_decided(story, after):
+    story.claim()
+    story.now += MINUTE
+    leap = Leap(first=T + 1, last=T + 2, count=2)
+    with nothing_written(story.store):
+        claimed = story.offer(
+            T + MINUTE, T + HOUR, chained=True, after=after, leap=leap, overlap="allow", nonce="n2"
+        )
+    assert (answers(claimed), claimed.floor, claimed.missed) == (["wait", "wait"], T, None)
+
+
+def test_a_slot_that_was_computed_from_a_floor_that_is_not_there_is_not_decided(story):
+    with nothing_written(story.store):
+        assert story.claim(chained=True, after=T - MINUTE).answer == "wait"
+
+
+def test_a_slot_that_was_computed_from_the_floor_is_decided(story):
+    assert story.claim(chained=True, after=None).won
+    story.now += MINUTE
+    assert story.claim(T + MINUTE, chained=True, after=T, overlap="allow", nonce="n2").won
+
+
+def test_after_counts_only_for_a_chained_schedule(story):
+    assert story.claim(chained=False, after=T - DAY).won
+
+
+def test_a_chained_claim_whose_answer_was_lost_has_the_same_answer_again(story):
+    story.claim(nonce="n0")
+    story.now += MINUTE
+    leap = Leap(first=T + 1, last=T + 2, count=2)
+    asked = {"chained": True, "after": T, "leap": leap, "overlap": "queue"}
+    first = story.offer(T + 3, T + MINUTE, nonce="n1", **asked)
+    assert answers(first) == ["overlap", "overlap"]
+    assert first.missed is not None
+    with nothing_written(story.store):
+        assert first == story.offer(T + 3, T + MINUTE, nonce="n1", **asked)
+        assert answers(story.offer(T + 3, T + MINUTE, nonce="n2", **asked)) == ["wait", "wait"]
+
+
+# pause and resume -------------------------------------------------------------------------------
+
+
+def pause(story: Story, reason: str = "an upgrade", by: str = "anna") -> bool:
+    return story.store.pause(story.job, reason=reason, by=by, now=story.now)
+
+
+def resume(story: Story) -> bool:
+    return story.store.resume(story.job, now=story.now)
+
+
+def test_a_job_is_paused_with_reason_and_by_whom(story):
+    before = story.record()
+    assert pause(story)
+    paused = replace(before, paused="an upgrade", paused_by="anna", paused_at=T)
+    assert paused == story.record()
+    assert story.register().paused == "an upgrade"
+    with nothing_written(story.store):
+        assert pause(story)
+
+
+def test_a_job_that_is_paused_again_has_the_new_reason_and_is_paused_since_then(story):
+    pause(story)
+    story.now += MINUTE
+    assert pause(story, "é: ''", "bob")
+    job = story.record()
+    assert (job.paused, job.paused_by, job.paused_at) == ("é: ''", "bob", T)
+
+
+def test_a_pause_without_a_reason_is_one(story):
+    assert pause(story, "")
+    assert (story.claim().answer, story.register().paused) == ("paused", "")
+
+
+def test_a_job_the_store_does_not_have_is_not_paused(story):
+    with nothing_written(story.store):
+        assert not story.store.pause("other", reason="r", by="anna", now=T)
+        assert not story.store.resume("other", now=T)
+
+
+def test_a_job_that_is_resumed_is_as_before(story):
+    before = story.record()
+    pause(story)
+    assert resume(story)
+    assert before == story.record()
+    with nothing_written(story.store):
+        assert not resume(story)
+    assert story.claim().won
+
+
+def test_a_slot_of_a_paused_job_is_skipped_and_raises_the_floor(story):
+    pause(story)
+    leap = Leap(first=T - 2, last=T - 1, count=2)
+    claimed = story.offer(T, leap=leap)
+    skipped = Run(
+        job="report", slot=T, state="skipped", dispatch=0, node="one:1", nonce="n1", claimed_at=T,
+        finished_at=T, reason="paused",
+    )  # fmt: skip
+    assert (Claim(key=skipped.key, answer="paused", run=skipped),) == claimed.claims
+    assert (T, "missed", skipped) == (claimed.floor, claimed.missed.state, story.run())
+    with nothing_written(story.store):
+        assert claimed == story.offer(T, leap=leap)
+        assert story.claim(nonce="n2").answer == "taken"
+
+
+def test_late_slots_of_a_paused_job_are_skipped_under_catch_up_all_too(story):
+    story.begin()
+    pause(story)
+    story.now += 2 * MINUTE
+    claimed = story.offer(T + MINUTE, T + 2 * MINUTE, late=2, catch_up="all", nonce="n2")
+    assert answers(claimed) == ["paused", "paused"]
+
+
+def test_a_slot_of_a_paused_job_that_is_not_due_is_early(story):
+    pause(story)
+    with nothing_written(story.store):
+        assert story.claim(T + 1).answer == "early"
+
+
+@pytest.mark.parametrize("state", ["claimed", "queued", "released"])
+def test_a_pause_lets_what_does_not_run_wait_and_a_resume_lets_it_go_on(story, state):
+    story.claim()
+    if state == "queued":
+        story.sent()
+    if state == "released":
+        story.release(nonce="n1", delay=MINUTE)
+    before = story.run()
+    story.now += SECOND
+    pause(story)
+    waiting = replace(before, state="buffered", deadline=None, span=None)
+    assert waiting == story.run()
+    with nothing_written(story.store):
+        assert Stale(why="paused") == story.start()
+        story.sent(dispatch=1)
+    story.now += HOUR
+    resume(story)
+    assert replace(waiting, state="released", deadline=story.now, span=0) == story.run()
+    assert isinstance(story.start(), Started)
+
+
+def test_a_claim_that_was_paused_before_its_answer_came_is_told_as_paused(story):
+    story.claim(nonce="n1")
+    pause(story)
+    with nothing_written(story.store):
+        assert Claim(key=story.key(), answer="paused", run=story.run()) == story.claim(nonce="n1")
+        assert story.release(nonce="n1")
+
+
+def test_what_runs_goes_on_while_its_job_is_paused(story):
+    story.begin()
+    before = story.run()
+    pause(story)
+    assert before == story.run()
+    assert story.renew().answer == "ok"
+    assert story.finish()
+
+
+def test_a_run_of_a_paused_job_whose_holder_died_waits_after_its_crash_counted(story):
+    story.begin()
+    before = story.run()
+    pause(story)
+    story.wait_for_deadline()
+    seen = story.as_seen()
+    answer = story.redispatch(seen=seen)
+    waiting = replace(
+        before, state="buffered", crashes=1, token=None, nonce="m1", deadline=None, span=None
+    )
+    assert Claim(key=story.key(), answer="paused", run=waiting) == answer
+    assert waiting == story.run()
+    with nothing_written(story.store):
+        assert answer == story.redispatch(seen=seen)
+        assert Renewal(answer="lost", reason="taken back, attempt 2 waits") == story.renew()
+        assert not story.finish()
+    resume(story)
+    assert story.redispatch(nonce="m2").run.trigger == "takeover"
+    assert story.start(token="t2").attempt == 2
+
+
+def test_limits_end_a_run_of_a_paused_job_too(story):
+    story.begin()
+    pause(story)
+    story.wait_for_deadline()
+    assert story.redispatch(max_crashes=1).answer == "abandoned"
+
+
+def test_a_run_of_a_paused_job_that_is_given_back_waits(story):
+    story.begin()
+    before = story.run()
+    pause(story)
+    assert story.release(token="t1", delay=MINUTE, crash=True)
+    assert replace(before, state="buffered", crashes=1, deadline=None, span=None) == story.run()
+    with nothing_written(story.store):
+        assert story.release(token="t1", delay=MINUTE, crash=True)
+        assert not story.requeue()
+    resume(story)
+    assert story.begin_again().attempt == 2
+
+
+def test_a_retry_of_a_paused_job_waits_for_the_resume_and_then_for_its_time(story):
+    story.begin()
+    before = story.run()
+    pause(story)
+    assert story.requeue(delay=HOUR, retries=2)
+    waiting = replace(
+        before, state="buffered", queued_at=T, not_before=T + HOUR, retries=2, unstarted=1,
+        deadline=None, span=None,
+    )  # fmt: skip
+    assert waiting == story.run()
+    with nothing_written(story.store):
+        assert story.requeue(delay=HOUR, retries=2)
+        assert not story.release(token="t1")
+        assert Stale(why="paused") == story.start(token="t2")
+    story.now += MINUTE
+    resume(story)
+    assert replace(waiting, state="released", deadline=T + HOUR, span=HOUR - MINUTE) == story.run()
+    assert story.start(token="t2").wait == HOUR - MINUTE
+    story.wait_for_deadline()
+    assert story.redispatch().run.retries == 2
+    assert story.start(token="t2").attempt == 1
+
+
+def test_a_retry_whose_time_has_come_goes_on_at_once(story):
+    story.begin()
+    pause(story)
+    story.requeue(delay=MINUTE)
+    story.now += HOUR
+    resume(story)
+    assert (story.run().deadline, story.run().span) == (story.now, 0)
+    assert isinstance(story.start(token="t2"), Started)
+
+
+def test_an_end_promotes_nothing_of_a_paused_job(story):
+    waiting = wait_behind(story)
+    pause(story)
+    story.finish()
+    assert waiting == story.run(T + MINUTE)
+    with nothing_written(story.store):
+        assert Stale(why="paused") == story.start(T + MINUTE)
+    resume(story)
+    assert story.run(T + MINUTE).state == "released"
+
+
+def test_a_resume_promotes_nothing_while_another_run_is_active(story):
+    waiting = wait_behind(story)
+    pause(story)
+    resume(story)
+    assert waiting == story.run(T + MINUTE)
+
+
+def test_a_pause_touches_no_other_job(story):
+    other = Story(story.store, job="other")
+    other.register()
+    other.claim()
+    before = other.record(), other.run()
+    pause(story)
+    assert before == (other.record(), other.run())
+
+
+def test_a_store_that_does_not_know_a_job_learns_that_it_is_paused(store):
+    story = Story(store)
+    answer = story.register(paused="an upgrade")
+    assert answer.paused == "an upgrade"
+    job = story.record()
+    assert (job.paused, job.paused_by, job.paused_at) == ("an upgrade", None, T)
+    assert story.claim().answer == "paused"
+
+
+def test_of_a_job_that_the_store_knows_the_store_knows_whether_it_is_paused(story):
+    assert story.register(paused="an upgrade").paused is None
+    pause(story, "a move")
+    assert story.register(paused=None).paused == "a move"
+    assert story.register("h2", paused="an upgrade").paused == "a move"
+    assert story.record().paused_by == "anna"
+
+
+def test_a_job_that_a_late_message_brought_back_learns_that_it_is_paused(store):
+    story = Story(store)
+    story.start(claimed_at=OLD)
+    story.requeue(delay=0)
+    assert story.run().state == "queued"
+    assert story.register(paused="an upgrade").paused == "an upgrade"
+    assert (story.run().state, story.run().deadline) == ("buffered", None)
+
+
+def test_a_job_that_a_late_message_brought_back_stays_paused_as_it_is(store):
+    story = Story(store)
+    story.start(claimed_at=OLD)
+    pause(story, "a move", "bob")
+    assert story.register(paused="an upgrade").paused == "a move"
+    assert (story.record().paused_by, story.record().paused_at) == ("bob", T)
+
+
+# late starts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", ["queue", "cancel"])
+def test_a_late_start_waits_behind_another_run(story, overlap):
+    publish_two(story)
+    published = story.run()
+    assert Stale(why="buffered") == story.start(overlap=overlap)
+    assert replace(published, state="buffered", unstarted=0, finished_at=None) == story.run()
+    assert (story.run(T + MINUTE).state, story.run(T + MINUTE).stop) == ("running", None)
+    story.finish(T + MINUTE, token="t2")
+    assert story.redispatch().run.dispatch == 2
+    assert isinstance(story.start(), Started)
+
+
+@pytest.mark.parametrize("overlap", ["queue", "cancel"])
+def test_a_late_start_is_skipped_where_another_slot_waits(story, overlap):
+    publish_two(story)
+    story.now += MINUTE
+    story.claim(T + 2 * MINUTE, nonce="n9", overlap="queue")
+    assert Stale(why="overlap") == story.start(overlap=overlap)
+    assert ("skipped", "overlap") == (story.run().state, story.run().reason)
+    assert story.run(T + 2 * MINUTE).state == "buffered"
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel", "allow"])
+def test_a_late_start_of_a_paused_job_waits(story, overlap):
+    publish_two(story)
+    pause(story)
+    assert Stale(why="paused") == story.start(overlap=overlap)
+    assert (story.run().state, story.run().finished_at) == ("buffered", None)
+    with nothing_written(story.store):
+        assert Stale(why="paused") == story.start(overlap=overlap)
+
+
+def test_an_abandoned_run_that_waits_after_a_late_start_has_all_its_dispatches_again(story):
+    story.claim()
+    dispatch_in_vain(story)
+    slot = story.now
+    story.begin(slot, token="t2")
+    assert Stale(why="buffered") == story.start(overlap="queue")
+    story.finish(slot, token="t2")
+    assert story.redispatch().won
+
+
+def test_a_run_recorded_anew_waits_behind_another_one(story):
+    story.begin()
+    answer = story.start(T - MINUTE, token="t2", claimed_at=OLD, overlap="queue", dispatch=3)
+    assert Stale(why="buffered") == answer
+    assert story.run(T - MINUTE) == Run(
+        job="report", slot=T - MINUTE, state="buffered", dispatch=3, claimed_at=OLD
+    )
+    story.finish()
+    assert story.run(T - MINUTE).state == "released"
+
+
+def test_a_run_recorded_anew_waits_while_its_job_is_paused(story):
+    pause(story)
+    assert Stale(why="paused") == story.start(claimed_at=OLD)
+    assert Run(job="report", slot=T, state="buffered", claimed_at=OLD) == story.run()
+
+
+def test_of_one_instant_the_scheduled_run_goes_first_and_a_pause_is_not_about_the_others(story):
+    def start(kind: str) -> Started | Stale:
+        asked = Start(
+            key=RunKey("report", T - 1, kind), token=kind, worker="w", claimed_at=OLD, overlap="queue"
+        )
+        return story.store.start(asked, now=story.now)
+
+    def states() -> dict[str, str]:
+        return {run.kind: run.state for run in story.store.runs() if run.slot == T - 1}
+
+    story.begin()
+    assert [Stale(why="buffered")] * 3 == [start(kind) for kind in ("backfill", "manual", "scheduled")]
+    story.finish()
+    assert states() == {"scheduled": "released", "manual": "buffered", "backfill": "buffered"}
+    pause(story)
+    assert states() == {"scheduled": "buffered", "manual": "released", "backfill": "buffered"}
+    assert isinstance(start("manual"), Started)
+    assert story.store.finish(RunKey("report", T - 1, "manual"), "manual", "succeeded", now=story.now)
+    assert states() == {"scheduled": "buffered", "manual": "succeeded", "backfill": "released"}
+
+
 # prune ------------------------------------------------------------------------------------------
 
 
@@ -1623,6 +2400,20 @@ def test_a_deadline_that_its_state_allows_is_not_cut(story):
     story.now = T + 10 * SECOND
     with nothing_written(story.store):
         assert story.expired().next_deadline == T + 30 * SECOND
+
+
+def test_a_retry_that_waits_may_go_on_at_once_where_the_clock_went_back(story):
+    """How long it was to wait is not known any more."""
+    story.begin()
+    pause(story)
+    story.requeue(delay=MINUTE)
+    waiting = story.run()
+    story.expired()
+    story.now = T - HOUR
+    story.expired()
+    assert replace(waiting, not_before=story.now) == story.run()
+    resume(story)
+    assert story.run().deadline == story.now
 
 
 # whoever asks -----------------------------------------------------------------------------------
@@ -1924,6 +2715,39 @@ def test_of_many_processes_at_one_instant_exactly_one_wins_each_slot(kind, reque
     assert everyone == won
     assert everyone == begun
     assert list(range((T + RACED) * 1000, (T + RACED) * 1000 + RACED)) == fences
+    store.close()
+
+
+def end_or_claim(site: Site, racer: int) -> None:
+    """End the run of each of 50 jobs, or claim their next slots meanwhile: each job at one instant."""
+    store, names = site.open(), [f"job {number}" for number in range(RACED)]
+    store.expired(BEAT, 10, now=T)
+    for name in names:
+        _barrier.wait(60)
+        if racer == 0:
+            assert store.finish(RunKey(name, T), "t", "succeeded", now=T + 1)
+        else:
+            offer = Offer(job=name, slots=(T + 1,), overlap="queue")
+            store.claim(f"racer-{racer}", [offer], nonce=f"racer-{racer}", now=T + 1)
+    store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
+def test_a_run_that_comes_to_wait_as_the_other_ends_goes_on(kind, request):
+    site = new_site(kind, request)
+    store, names = site.open(), [f"job {number}" for number in range(RACED)]
+    store.register(BEAT, [Registration(job=name, hash="h") for name in names], now=T - HOUR)
+    store.claim("one:1", [Offer(job=name, slots=(T,)) for name in names], nonce="n1", now=T)
+    for name in names:
+        store.start(Start(key=RunKey(name, T), token="t", worker="w"), now=T)
+    spawn, racers = multiprocessing.get_context("spawn"), 3
+    with spawn.Pool(racers, get_ready, (spawn.Barrier(racers),)) as pool:
+        pool.starmap_async(end_or_claim, [(site, racer) for racer in range(racers)], chunksize=1).get(120)
+        pool.close()
+        pool.join()
+    states = [run.state for run in store.runs(limit=1000) if run.slot == T + 1]
+    assert (len(states), {*states} - {"claimed", "released"}) == (RACED, set())
     store.close()
 
 

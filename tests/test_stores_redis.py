@@ -15,12 +15,14 @@ import redis
 from anarchon_celery.errors import StoreUnreachable, StoreUnusable
 from anarchon_celery.protocol import (
     ACTIVE,
+    BUFFERED,
     ENDED,
     Holding,
     Node,
     Offer,
     Redispatch,
     Registration,
+    Release,
     Run,
     RunKey,
     Start,
@@ -104,7 +106,7 @@ def test_lua_and_python_know_the_same_fields_and_states():
     script = module._script("runs")[0]
     quoted = {name for name in script.replace('"', "'").split("'") if name.isidentifier()}
     assert {field.name for field in fields(Run) if str(field.type).startswith("int")} <= quoted
-    assert quoted >= ACTIVE | ENDED
+    assert quoted >= ACTIVE | ENDED | {BUFFERED}
 
 
 # Numbers and names ------------------------------------------------------------------------------
@@ -161,17 +163,33 @@ def test_lists_are_read_in_pages(store, monkeypatch, page):
 def test_the_first_call_writes_what_the_store_is(store, client):
     begin(store, "first")
     meta = client.hgetall(f"{PREFIX}:meta")
-    assert meta == {"version": "1", "identity": store.identity, "created": str(T)}
+    assert meta == {"version": "2", "identity": store.identity, "created": str(T)}
 
 
 def test_a_store_of_a_later_version_is_refused_by_both_names(store, client):
     begin(store)
     client.hset(f"{PREFIX}:meta", "version", "12")
-    with pytest.raises(StoreUnusable, match="version 12, this node knows version 1:") as refused:
+    with pytest.raises(StoreUnusable, match="version 12, this node knows version 2: upgrade") as refused:
         claim(store, slot=T + 1000)
     assert store.shown in str(refused.value)
-    client.hset(f"{PREFIX}:meta", "version", "1")
+    client.hset(f"{PREFIX}:meta", "version", "2")
     assert len(store.runs()) == 3
+
+
+@pytest.mark.parametrize("version", ["1", "two", ""])
+def test_a_store_of_an_older_version_or_of_none_is_refused_and_nothing_written(store, client, version):
+    begin(store, "first")
+    client.hset(f"{PREFIX}:meta", "version", version)
+    before = {name: client.dump(name) for name in client.scan_iter()}
+    with pytest.raises(StoreUnusable) as refused:
+        begin(store, "second")
+    what = f"{store.shown}: the store {PREFIX} is of version {version}, this node knows version 2"
+    to_do = "and cannot upgrade it: use another anarchon_prefix, or a fresh store"
+    if version == "1":
+        assert f"{what} {to_do}" == str(refused.value)
+    else:
+        assert f"{what}: upgrade the node, or use another anarchon_prefix" == str(refused.value)
+    assert before == {name: client.dump(name) for name in client.scan_iter()}
 
 
 # What somebody edited ---------------------------------------------------------------------------
@@ -260,6 +278,90 @@ def test_an_edit_of_state_or_deadline_counts_at_the_next_look(store, client):
     assert ([run.key for run in page.runs], page.next_deadline) == ([third], T + 90_000)
     assert claim(store, "first", slot=T + 1, nonce="n2")[0].won
     assert store.prune(history=0, most=0, now=T + 1) == 1
+
+
+def wait_behind(store, *jobs):
+    """Let a slot of each job wait behind one that is running; return the keys of both."""
+    running = [claim.key for claim in begin(store, *jobs)]
+    for key in running:
+        store.start(Start(key=key, token="t", worker="w"), now=T)
+    return running, [one.key for one in claim(store, *jobs, slot=T + 1, nonce="n2", overlap="queue")]
+
+
+def indexes_with(client, key):
+    """The indexes that a run is in, by the end of their names."""
+    member = f"{key.job}\0{key.slot:015}\0{key.kind}"
+    names = [name for name in client.scan_iter(_type="zset") if client.zscore(name, member) is not None]
+    return sorted(name.removeprefix(f"{PREFIX}:") for name in names)
+
+
+def test_a_run_is_in_the_indexes_of_its_state(store, client):
+    (running,), (waiting,) = wait_behind(store, "first")
+    assert ["buffered", "buffered:first", "runs"] == indexes_with(client, waiting)
+    store.finish(running, "t", "succeeded", now=T + 2)
+    assert ["active:first", "deadlines", "runs"] == indexes_with(client, waiting)
+    store.pause("first", reason="r", by="anna", now=T + 2)
+    assert ["buffered", "buffered:first", "runs"] == indexes_with(client, waiting)
+    store.resume("first", now=T + 2)
+    assert claim(store, "first", slot=T + 3, nonce="n3", overlap="cancel")[0].won
+    assert ["ended:first", "finished", "runs"] == indexes_with(client, waiting)
+
+
+def test_what_waits_beyond_reading_is_passed_over_and_the_next_goes_on(store, client):
+    store.register(BEAT, [Registration(job="first", hash="h")], now=T)
+    offer = Offer(job="first", slots=(T, T + 1, T + 2), overlap="allow")
+    (claimed,) = store.claim("one:1", [offer], nonce="n1", now=T + 2)
+    store.pause("first", reason="r", by="anna", now=T + 2)
+    bad, good = (one.key for one in claimed.claims[:2])
+    client.hset(name_of(bad), "dispatch", "one")
+    before = client.hgetall(name_of(bad))
+    assert store.resume("first", now=T + 3)
+    assert store.run(good).state == "released"
+    assert before == client.hgetall(name_of(bad))
+
+
+def test_what_somebody_removed_while_it_waited_is_forgotten_and_holds_nothing(store, client):
+    (running,), (waiting,) = wait_behind(store, "first")
+    client.delete(name_of(waiting))
+    assert store.finish(running, "t", "succeeded", now=T + 2)
+    assert indexes_with(client, waiting) == []
+    assert claim(store, "first", slot=T + 3, nonce="n3", overlap="queue")[0].won
+
+
+def test_what_somebody_ended_while_it_waited_holds_nothing(store, client):
+    (running,), (waiting,) = wait_behind(store, "first")
+    client.hset(name_of(waiting), mapping={"state": "cancelled", "finished_at": T})
+    assert store.finish(running, "t", "succeeded", now=T + 2)
+    assert ["ended:first", "finished", "runs"] == indexes_with(client, waiting)
+    assert claim(store, "first", slot=T + 3, nonce="n3", overlap="queue")[0].won
+
+
+def test_a_run_that_waits_for_one_that_somebody_removed_goes_on(store, client):
+    (running,), (waiting,) = wait_behind(store, "first")
+    client.delete(name_of(running))
+    store.expired(BEAT, 9, now=T + 60_000)
+    assert claim(store, "first", slot=T + 3, nonce="n3")[0].answer == "overlap"
+    assert store.run(waiting).state == "released"
+
+
+def test_a_job_that_somebody_paused_by_hand_is_paused(store, client):
+    first, second, third = [claim.key for claim in begin(store)]
+    for job in JOBS:
+        client.hset(f"{PREFIX}:job:{job}", "paused", "by hand")
+    assert store.start(Start(key=first, token="t", worker="w"), now=T).why == "paused"
+    assert store.release([Release(key=second, nonce="n1")], now=T) == [True]
+    asked = [Redispatch(key=third, state="claimed", dispatch=1, deadline=T + 10_000)]
+    assert store.redispatch("n", asked, nonce="m", now=T + 10_000)[0].answer == "paused"
+    assert [store.run(key).state for key in (first, second, third)] == ["claimed", "buffered", "buffered"]
+    assert store.resume("third", now=T + 10_000)
+    assert [job.paused for job in store.jobs()] == ["by hand", "by hand", None]
+
+
+def test_a_run_that_is_to_stop_already_keeps_its_reason(store, client):
+    (running,), _ = wait_behind(store, "first")
+    client.hset(name_of(running), "stop", "cancelled by anna")
+    assert claim(store, "first", slot=T + 2, nonce="n3", overlap="cancel")[0].answer == "overlap"
+    assert store.run(running).stop == "cancelled by anna"
 
 
 # URLs -------------------------------------------------------------------------------------------

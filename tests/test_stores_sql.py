@@ -17,7 +17,18 @@ import pytest
 from sqlalchemy import event
 
 from anarchon_celery.errors import StoreUnreachable, StoreUnusable
-from anarchon_celery.protocol import Holding, Node, Offer, Registration, RunKey, Sent, Start, Started
+from anarchon_celery.protocol import (
+    Holding,
+    Node,
+    Offer,
+    Redispatch,
+    Registration,
+    Release,
+    RunKey,
+    Sent,
+    Start,
+    Started,
+)
 from anarchon_celery.stores import open_store
 from anarchon_celery.stores.dialects import SQLITE
 from anarchon_celery.stores.sql import SqlStore
@@ -43,8 +54,9 @@ def register(store: SqlStore, *names: str, now: int | None = T - HOUR) -> None:
     store.register(BEAT, [Registration(job=name, hash="h") for name in names], now=now)
 
 
-def claim(store: SqlStore, *names: str, slot: int = T, nonce: str = "n", now: int = T) -> list[str]:
-    answers = store.claim("one:1", [Offer(job=name, slots=(slot,)) for name in names], nonce=nonce, now=now)
+def claim(store: SqlStore, *names: str, slot: int = T, nonce: str = "n", now: int = T, **how) -> list[str]:
+    offers = [Offer(job=name, slots=(slot,), **how) for name in names]
+    answers = store.claim("one:1", offers, nonce=nonce, now=now)
     return [one.answer for answer in answers for one in answer.claims]
 
 
@@ -161,6 +173,20 @@ def test_the_tables_of_a_newer_version(file, store):
             call()
 
 
+def test_the_tables_of_an_older_version(file, store):
+    register(store, "report")
+    store.close()
+    edit(file, "UPDATE anarchon_meta SET value = ? WHERE name = 'version'", "1")
+    for column in ("paused", "paused_by", "paused_at"):
+        with closing(sqlite3.connect(file)) as connection, connection:
+            connection.execute(f"ALTER TABLE anarchon_jobs DROP COLUMN {column}")
+    before = file.read_bytes()
+    for call in (store.jobs, lambda: register(store, "report"), lambda: store.expired(BEAT, 9)):
+        with refused(StoreUnusable, str(file), "of version 1", "with version 2", "another anarchon_prefix"):
+            call()
+    assert before == file.read_bytes()
+
+
 def test_a_file_that_is_no_database(file, store):
     file.write_text("dear diary, " * 1000)
     with refused(StoreUnusable, str(file), "file is not a database"):
@@ -227,10 +253,10 @@ def test_a_url_or_an_option_that_cannot_be_meant(url, options, words):
 def test_the_columns_of_this_version():
     """A change here is a new version, and needs a way from the old one."""
     tables = Tables("anarchon", SQLITE)
-    assert VERSION == 1
+    assert VERSION == 2
     assert {table.name: " ".join(table.c.keys()) for table in tables.metadata.sorted_tables} == {
         "anarchon_meta": "name value",
-        "anarchon_jobs": "name hashes first_seen seen floor fence supervised",
+        "anarchon_jobs": "name hashes first_seen seen floor fence supervised paused paused_by paused_at",
         "anarchon_runs": "job slot kind state trigger dispatch unstarted attempt crashes fence node owner "
         "task_id token nonce deadline span lease not_before retries stop claimed_at queued_at started_at "
         "finished_at reason until count",
@@ -324,6 +350,15 @@ def test_nodes_teach_an_edited_job_to_the_store_again(file, store):
     assert claim(store, "report", slot=T + MINUTE, now=T + MINUTE) == ["overlap"]
 
 
+@pytest.mark.parametrize("state", ["cancelled", "runing"])
+def test_a_run_that_waits_for_one_that_somebody_edited_goes_on(file, store, state):
+    begin(store, "report")
+    assert claim(store, "report", slot=T + 1, now=T + 1, overlap="queue") == ["overlap"]
+    edit(file, "UPDATE anarchon_runs SET state = ? WHERE state = 'running'", state)
+    assert claim(store, "report", slot=T + 2, now=T + 2, overlap="queue") == ["overlap"]
+    assert [run.slot - T for run in store.expired(BEAT, 9, now=T + 2).runs] == [1]
+
+
 def test_rows_that_cannot_be_read_do_not_fill_a_page(file, store):
     begin(store, *(f"job {number}" for number in range(4)))
     with closing(sqlite3.connect(file)) as connection, connection:
@@ -354,6 +389,34 @@ def test_an_idle_poll_is_one_transaction_that_only_reads(store):
         store.expired(BEAT, 100, now=T + SECOND + 999)
     assert seen[0][0] == "BEGIN"
     assert [statement.split()[0] for statement, _, _ in seen[1:]] == ["SELECT"] * 4
+
+
+def test_what_a_verb_costs(store):
+    """Statements with the BEGIN and the reading of the time; one more where another run is promoted."""
+    (lease,) = begin(store, "report")
+    key, later = lease.key, T + SECOND
+    waiting = RunKey("report", later)
+
+    def cost(call) -> int:
+        with statements(store) as seen:
+            assert call() is not False
+        return len(seen)
+
+    costs = {
+        "renew": cost(lambda: store.renew([lease], now=later)),
+        "claim": cost(lambda: claim(store, "report", slot=later, now=later, overlap="queue")),
+        "finish and promote": cost(lambda: store.finish(key, "t", "succeeded", now=later)),
+        "pause": cost(lambda: store.pause("report", reason="r", by="anna", now=later)),
+        "resume": cost(lambda: store.resume("report", now=later)),
+        "start": cost(lambda: store.start(Start(key=waiting, token="u", worker="w"), now=later)),
+        "requeue": cost(lambda: store.requeue(waiting, "u", delay=0, retries=1, start_timeout=0, now=later)),
+        "start again": cost(lambda: store.start(Start(key=waiting, token="v", worker="w"), now=later)),
+        "finish": cost(lambda: store.finish(waiting, "v", "succeeded", now=later)),
+    }
+    assert costs == {
+        "renew": 4, "claim": 6, "finish and promote": 6, "pause": 6, "resume": 6, "start": 6, "requeue": 5,
+        "start again": 6, "finish": 5,
+    }  # fmt: skip
 
 
 def test_a_batch_takes_as_many_statements_as_one(store):
@@ -388,11 +451,23 @@ def test_no_step_reads_history(file, store):
         store.expired(BEAT, 100, now=T + DAY)
         store.expired(BEAT, 100, now=T)  # the clock went back
         store.start(Start(key=RunKey("report", T), token="u", worker="w"), now=T + SECOND)
-        store.finish(leases[0].key, "t", "succeeded", now=T + 2 * SECOND)
+        later, key = T + 2 * SECOND, leases[0].key
+        claim(store, "report", slot=later, now=later, overlap="queue")
+        store.pause("report", reason="r", by="anna", now=later)
+        store.resume("report", now=later)
+        assert store.requeue(key, "t", delay=0, retries=1, start_timeout=0, now=later)
+        seen_due = Redispatch(key=key, state="queued", dispatch=1, deadline=later)
+        assert store.redispatch("one:1", [seen_due], nonce="m", now=later)[0].won
+        store.sent([Sent(key=key, dispatch=2, task_id="i", supervised=True)], now=later)
+        store.start(Start(key=key, token="u", worker="w"), now=later)
+        assert store.finish(key, "u", "succeeded", now=later)
+        assert store.release([Release(key=leases[1].key, token="t")], now=later) == [True]
         store.runs(state="running")
+        store.runs(state="buffered")
+        store.run(key)
     used = plans(file, seen)
     whole_key = "(job=? AND slot=? AND kind=?)"
-    assert len(used) > 10
+    assert len(used) > 30
     quick = (whole_key, "anarchon_runs_live", "anarchon_runs_deadline")
     assert [line for line in used if not any(way in line for way in quick)] == []
 

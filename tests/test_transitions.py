@@ -1,4 +1,4 @@
-"""The transitions where the store contract cannot reach: stop flags, a ledger's books, bounds of memory."""
+"""The transitions where the store contract cannot reach: stop flags, edits, a ledger's books, its bounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from anarchon_celery.ledger import Ledger
 from anarchon_celery.protocol import (
     ACTIVE,
+    BUFFERED,
     ENDED,
+    OVERTAKEN,
     REMEMBERED_HASHES,
     Claim,
     Holding,
@@ -101,6 +103,55 @@ def test_a_run_that_is_to_stop_is_cancelled_at_its_deadline(state):
     assert not finish(books, T + 30_002, KEY, "t1", "cancelled", None)
 
 
+def test_a_run_that_is_to_stop_already_keeps_its_reason():
+    books = ledger(replace(RUNNING, stop="cancelled by anna"), replace(RUNNING, slot=T - 1))
+    (claimed,) = claim(books, T + 1, "one:1", "n2", [Offer(job="report", slots=(T + 1,), overlap="cancel")])
+    assert [claim.answer for claim in claimed.claims] == ["overlap"]
+    assert ["cancelled by anna", OVERTAKEN] == [books.runs[RunKey("report", at)].stop for at in (T, T - 1)]
+
+
+# What an edit may have left behind --------------------------------------------------------------
+
+PAUSED = replace(JOB, paused="an upgrade")
+WAITING = replace(CLAIMED, state=BUFFERED, dispatch=0, deadline=None, span=None)
+
+
+@pytest.mark.parametrize("state", ["claimed", "queued", "released"])
+def test_no_run_of_a_paused_job_is_started(state):
+    books = ledger(replace(CLAIMED, state=state), job=PAUSED)
+    assert Stale(why="paused") == start(books, T + 1, ask())
+    assert books.changed_runs == {}
+
+
+def test_a_claim_of_a_paused_job_that_is_given_back_waits():
+    books = ledger(CLAIMED, job=PAUSED)
+    assert release(books, T + 1, [Release(key=KEY, nonce="n1", delay=MINUTE)]) == [True]
+    assert {KEY: WAITING} == books.changed_runs
+
+
+@pytest.mark.parametrize("state", ["claimed", "queued", "released"])
+def test_a_run_of_a_paused_job_waits_from_its_deadline_on(state):
+    books = ledger(replace(CLAIMED, state=state), job=PAUSED)
+    seen = Redispatch(key=KEY, state=state, dispatch=1, deadline=T + 10_000)
+    (answer,) = redispatch(books, T + 10_000, "two:2", "m1", [seen])
+    assert Claim(key=KEY, answer="paused", run=replace(WAITING, dispatch=1, nonce="m1")) == answer
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel"])
+def test_a_run_that_waits_for_nothing_goes_on_at_the_next_claim(overlap):
+    books = ledger(WAITING)
+    (claimed,) = claim(books, T + 1, "one:1", "n2", [Offer(job="report", slots=(T + 1,), overlap=overlap)])
+    expected = ("won", "cancelled") if overlap == "cancel" else ("overlap", "released")
+    assert expected == (claimed.claims[0].answer, books.runs[KEY].state)
+
+
+def test_no_run_of_a_kind_of_its_own_is_displaced():
+    manual = replace(WAITING, kind="manual")
+    books = ledger(RUNNING, manual)
+    (claimed,) = claim(books, T + 1, "one:1", "n2", [Offer(job="report", slots=(T + 1,), overlap="queue")])
+    assert (claimed.ended, books.runs[manual.key]) == ((), manual)
+
+
 # What a store remembers -------------------------------------------------------------------------
 
 
@@ -148,9 +199,12 @@ def test_a_run_that_was_ever_started_is_queued_even_if_its_job_is_unknown():
 # The ledger's books -----------------------------------------------------------------------------
 
 
-def test_every_state_is_active_or_ended():
+def test_every_state_is_active_or_ended_or_waits():
     assert not ACTIVE & ENDED
-    assert len(ACTIVE | ENDED) == 11
+    assert len(ACTIVE | ENDED | {BUFFERED}) == 12
+    assert [(True, False), (False, True), (False, False)] == [
+        (run.active, run.ended) for run in (CLAIMED, replace(CLAIMED, state="skipped"), WAITING)
+    ]
 
 
 def test_a_ledger_knows_what_a_step_changed():
@@ -180,6 +234,22 @@ def test_only_active_runs_count_as_others():
     assert books.others_active(earlier.key)
 
 
+def test_a_ledger_knows_what_is_active_and_what_waits_oldest_first():
+    runs = [
+        replace(run, slot=slot, kind=kind)
+        for run in (WAITING, RUNNING)
+        for slot, kind in ((T + 1, "scheduled"), (T, "backfill"), (T, "scheduled"), (T, "manual"))
+    ]
+    books = ledger(*runs[:4])
+    expected = [RunKey("report", T, kind) for kind in ("scheduled", "manual", "backfill")]
+    expected.append(RunKey("report", T + 1))
+    assert ([], expected) == (books.active_of("report"), [run.key for run in books.buffered_of("report")])
+    for run in runs[4:]:
+        books.put_run(run)
+    assert (expected, []) == ([run.key for run in books.active_of("report")], books.buffered_of("report"))
+    assert books.active_of("other") == books.buffered_of("other") == []
+
+
 def test_what_is_forgotten_is_gone_and_below_the_floor():
     done = replace(CLAIMED, state="succeeded", deadline=None, span=None, finished_at=T)
     books = ledger(done, replace(done, kind="manual", slot=T + 1))
@@ -196,6 +266,14 @@ def test_rewinding_cuts_only_what_lies_too_far_ahead():
     rewind(books, T - 2 * MINUTE)
     assert books.jobs["report"].floor == T - 2 * MINUTE
     assert {T - 2 * MINUTE + 10_000, T - 2 * MINUTE + 30_000} == {run.deadline for run in books.runs.values()}
+
+
+def test_rewinding_lets_no_retry_wait_for_a_time_that_is_far():
+    """How long it was to wait is not known any more: it may go on as soon as it is its turn."""
+    retry = replace(WAITING, retries=1, not_before=T + MINUTE)
+    books = ledger(retry, replace(retry, slot=T - 1, not_before=T - MINUTE))
+    rewind(books, T)
+    assert {KEY: replace(retry, not_before=T)} == books.changed_runs
 
 
 # Small words ------------------------------------------------------------------------------------
@@ -217,6 +295,7 @@ def test_a_start_timeout_doubles_up_to_an_hour(dispatches, minutes):
         (replace(RUNNING, state="claimed"), "taken over as attempt 2"),
         (replace(RUNNING, state="queued"), "taken over as attempt 2"),
         (replace(RUNNING, state="released"), "taken over as attempt 2"),
+        (replace(RUNNING, state=BUFFERED), "taken back, attempt 2 waits"),
         (replace(RUNNING, state="abandoned"), "abandoned"),
     ],
 )

@@ -94,7 +94,7 @@ class Store(ABC):
     def redispatch(
         self, node: str, asked: Sequence[Redispatch], *, nonce: str, now: int | None = None
     ) -> list[Claim]:
-        """Claim expired runs again, each only if it is still as it was seen."""
+        """Claim expired runs again, each only if it is still as it was seen; of a paused job it waits."""
 
     # workers ------------------------------------------------------------------------------------
 
@@ -116,21 +116,30 @@ class Store(ABC):
     def requeue(
         self, key: RunKey, token: str, *, delay: int, retries: int, start_timeout: int, now: int | None = None
     ) -> bool:
-        """Let a held run wait for a retry of Celery's; false if it was lost: then do not publish."""
+        """Let a held run wait for a retry of Celery's.
+
+        False if it was lost, or ended because it is to stop: then do not publish.
+        """
 
     @abstractmethod
     def release(self, releases: Sequence[Release], *, now: int | None = None) -> list[bool]:
-        """Give runs back: held ones by token, claims whose publish failed by nonce."""
+        """Give runs back: held ones by token, claims whose publish failed by nonce.
+
+        A held one that is to stop ends.
+        """
 
     # whoever ------------------------------------------------------------------------------------
 
     @abstractmethod
     def pause(self, job: str, *, reason: str, by: str, now: int | None = None) -> bool:
-        """Pause a job: its scheduled runs that do not run are buffered; false if the store has no such job."""
+        """Pause a job: its scheduled runs that do not run yet wait; false if the store has no such job.
+
+        One that is paused already gets the new reason and name, and stays paused since then.
+        """
 
     @abstractmethod
     def resume(self, job: str, *, now: int | None = None) -> bool:
-        """Let a paused job go on; false if it was not paused."""
+        """Let a paused job go on, beginning with the oldest run that waits; false if it was not paused."""
 
     @abstractmethod
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:

@@ -166,6 +166,14 @@ class MemoryStore(Store):
         """See :meth:`Store.release`."""
         return self._step(now, lambda ledger, now: transitions.release(ledger, now, releases))
 
+    def pause(self, job: str, *, reason: str, by: str, now: int | None = None) -> bool:
+        """See :meth:`Store.pause`."""
+        return self._step(now, lambda ledger, now: transitions.pause(ledger, now, job, reason, by))
+
+    def resume(self, job: str, *, now: int | None = None) -> bool:
+        """See :meth:`Store.resume`."""
+        return self._step(now, lambda ledger, now: transitions.resume(ledger, now, job))
+
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
         """See :meth:`Store.prune`."""
 
@@ -206,7 +214,7 @@ def _wall_clock() -> int:
 
 def _beyond_history(ledger: Ledger, oldest: int, most: int) -> list[RunKey]:
     """Ended runs that finished before ``oldest`` or are not among their job's ``most`` newest."""
-    ended = [run for run in ledger.runs.values() if not run.active]
+    ended = [run for run in ledger.runs.values() if run.ended]
     ended.sort(key=lambda run: (run.job, -run.slot, run.kind))
     kept: dict[str, int] = {}
     doomed = []

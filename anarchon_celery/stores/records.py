@@ -19,17 +19,19 @@ from sqlalchemy import (
     Select,
     Table,
     Update,
+    and_,
     bindparam,
     delete,
     func,
     insert,
+    or_,
     select,
     tuple_,
     update,
 )
 
 from ..ledger import Ledger
-from ..protocol import ENDED, ORPHANED_AFTER, Expired, Job, Node, Run, RunKey
+from ..protocol import BUFFERED, ENDED, ORPHANED_AFTER, Expired, Job, Node, Run, RunKey
 from .tables import JOB, LIVE, NODE, OVER, RUN, Moment, Shape, Tables
 
 logger = logging.getLogger(__name__)
@@ -63,8 +65,8 @@ class Records:
         # Rows are locked, where a database locks rows, in the order of their keys.
         named, asked = select(self.jobs).order_by(jobs.name), select(self.runs).order_by(*self.run_key)
         self._jobs_named = named.where(among([jobs.name], "names")).with_for_update()
-        self._runs_keyed = asked.where(among(self.run_key, "keys")).with_for_update()
-        self._runs_live = asked.where(LIVE, among([runs.job], "names")).with_for_update()
+        keyed, live = among(self.run_key, "keys"), and_(LIVE, among([runs.job], "names"))
+        self._runs_asked = asked.where(or_(keyed, live)).with_for_update()
         self._drop = delete(self.runs).where(*RUN.is_key(self.runs))
 
     def _prepare_looks(self) -> None:
@@ -99,24 +101,29 @@ class Records:
         keys: Sequence[RunKey] = (), jobs: Sequence[str] = (), live: Sequence[str] = (),
     ) -> Loaded:  # fmt: skip
         """Load these runs and these jobs, and all live runs of the jobs in ``live``."""
-        of_jobs = self._rows(connection, self._jobs_named, "names", [(name,) for name in jobs])
-        of_runs = self._rows(connection, self._runs_keyed, "keys", keys)
-        of_live = self._rows(connection, self._runs_live, "names", [(name,) for name in live])
-        known = {row[:3] for row in of_runs}
-        return self._loaded(moment, of_jobs, [*of_runs, *(row for row in of_live if row[:3] not in known)])
+        of_jobs = self._rows(connection, self._jobs_named, names=[(name,) for name in jobs])
+        of_runs = self._rows(connection, self._runs_asked, keys=keys, names=[(name,) for name in live])
+        return self._loaded(moment, of_jobs, of_runs)
 
     def _rows(
-        self, connection: Connection, statement: Select[Any], parameter: str, among: Sequence[tuple[Any, ...]]
+        self, connection: Connection, statement: Select[Any], **among: Sequence[tuple[Any, ...]]
     ) -> Sequence[Row[Any]]:
-        listed = {parameter: self.dialect.listed(sorted(set(among)))}
-        return connection.execute(statement, listed).all() if among else ()
+        if not any(among.values()):
+            return ()
+        listed = {name: self.dialect.listed(sorted(set(rows))) for name, rows in among.items()}
+        return connection.execute(statement, listed).all()
 
     def load_ahead(self, connection: Connection, moment: Moment) -> Loaded:
-        """Load all jobs, and the runs whose deadline lies further ahead than it can have been set."""
+        """Load all jobs, and the runs whose deadline lies further ahead than it can have been set.
+
+        And those that wait for a later time than now.
+        """
         runs = self.runs.c
-        ahead = LIVE, runs.deadline > moment.now + runs.span
+        too_far = runs.deadline > moment.now + runs.span
+        waiting = and_(runs.state == BUFFERED, runs.not_before > moment.now)
         named = select(self.jobs).order_by(self.jobs.c.name).with_for_update()
-        asked = select(self.runs).where(*ahead).order_by(*self.run_key).with_for_update()
+        ahead = select(self.runs).where(LIVE, or_(too_far, waiting))
+        asked = ahead.order_by(*self.run_key).with_for_update()
         of_jobs = connection.execute(named).all()
         return self._loaded(moment, of_jobs, connection.execute(asked).all())
 

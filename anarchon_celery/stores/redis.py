@@ -8,15 +8,18 @@ key                               type    content
 {anarchon}:run:<kind>:<slot>:<j>  hash    a run: the fields of :class:`~anarchon_celery.protocol.Run`;
                                           one that is absent has its default
 {anarchon}:job:<job>              hash    a job: first_seen, seen, floor, fence, supervised (``1``),
-                                          hashes (JSON: ``[[hash, first seen], …]``)
+                                          hashes (JSON: ``[[hash, first seen], …]``); while it is
+                                          paused: paused (the reason), paused_by, paused_at
 {anarchon}:jobs                   set     the names of all jobs
 {anarchon}:nodes                  hash    incarnation → JSON: name, kind, seen
 {anarchon}:meta                   hash    version of what is described here, identity, created, latest
                                           (the time of the last ``expired``)
 {anarchon}:runs                   zset    all runs, by slot, newest first (the score is negative)
 {anarchon}:deadlines              zset    active runs, by deadline
+{anarchon}:buffered               zset    buffered runs, by slot, newest first
 {anarchon}:finished               zset    ended runs, by the time they ended
 {anarchon}:active:<job>           zset    active runs of a job, by slot, newest first
+{anarchon}:buffered:<job>         zset    buffered runs of a job, by slot, newest first
 {anarchon}:ended:<job>            zset    ended runs of a job, by slot, newest first
 ================================  ======  ===========================================================
 
@@ -49,6 +52,7 @@ from .. import protocol
 from ..errors import StoreError, StoreUnreachable, StoreUnusable
 from ..protocol import (
     ACTIVE,
+    BUFFERED,
     Claim,
     Claimed,
     Expired,
@@ -75,17 +79,19 @@ from .wire import claim_of, claimed, given, items, job_of, named, offered, run_o
 
 logger = logging.getLogger(__name__)
 
-#: The version of the keys described above; ``lua/prelude.lua`` refuses a later one.
-VERSION = 1
+#: The version of the keys described above; ``lua/prelude.lua`` refuses another one.
+VERSION = 2
 
-#: What the scripts know of the protocol's limits.
-_LIMITS = {
+#: What the scripts are told by the protocol's module.
+_WORDS = {
     "VERSION": VERSION,
     "MAX_DISPATCHES": protocol.MAX_DISPATCHES,
     "LONGEST_START_TIMEOUT": protocol.LONGEST_START_TIMEOUT,
     "ORPHANED_AFTER": protocol.ORPHANED_AFTER,
     "GONE_AFTER": protocol.GONE_AFTER,
     "REMEMBERED_HASHES": protocol.REMEMBERED_HASHES,
+    "BUFFERED": protocol.BUFFERED,
+    "OVERTAKEN": protocol.OVERTAKEN,
 }
 
 #: How an error of the server begins that goes away by itself.
@@ -141,12 +147,13 @@ class RedisStore(Store):
         self, node: Node, registrations: Sequence[Registration], *, now: int | None = None
     ) -> list[Registered]:
         """See :meth:`Store.register`."""
-        jobs = [given(one, "job", "hash", "cursor", "first_seen", "supervised") for one in registrations]
+        remembered = ("cursor", "first_seen", "supervised", "paused")
+        jobs = [given(one, "job", "hash", *remembered) for one in registrations]
         answers = self._call("register", now, node=given(node, "id", "name", "kind"), jobs=jobs)
         return [
             Registered(
                 job=asked.job, floor=answer.get("floor"), first_seen=answer["first_seen"],
-                effective=answer["effective"], supervised=answer["supervised"],
+                effective=answer["effective"], supervised=answer["supervised"], paused=answer.get("paused"),
             )
             for asked, answer in zip(registrations, items(answers), strict=True)
         ]  # fmt: skip
@@ -228,6 +235,14 @@ class RedisStore(Store):
 
     # whoever ------------------------------------------------------------------------------------
 
+    def pause(self, job: str, *, reason: str, by: str, now: int | None = None) -> bool:
+        """See :meth:`Store.pause`."""
+        return bool(self._call("pause", now, job=job, reason=reason, by=by))
+
+    def resume(self, job: str, *, now: int | None = None) -> bool:
+        """See :meth:`Store.resume`."""
+        return bool(self._call("resume", now, job=job))
+
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
         """See :meth:`Store.prune`."""
         return int(self._call("prune", now, history=history, most=most, limit=limit))
@@ -235,8 +250,10 @@ class RedisStore(Store):
     def runs(self, *, job: str | None = None, state: str | None = None, limit: int = 50) -> list[Run]:
         """See :meth:`Store.runs`; more than a page of them is not read in one step."""
         if job is not None:
-            indexes = ("active", "ended") if state is None else ("active",) if state in ACTIVE else ("ended",)
+            indexes = ("active", "buffered", "ended") if state is None else (_index_of(state),)
             found = [run for index in indexes for run in self._listed(f"{index}:{job}", state, limit)]
+        elif state == BUFFERED:
+            found = list(self._listed("buffered", state, limit))
         elif state in ACTIVE:
             found = list(self._listed("deadlines", state))  # few, but in another order: all of them
         else:
@@ -285,10 +302,7 @@ class RedisStore(Store):
         before = self.clock.monotonic()
         envelope = json.loads(self._evaluate(verb, json.dumps(asked, ensure_ascii=False)))
         if "version" in envelope:
-            raise StoreUnusable(
-                f"{self.shown}: the store {self.prefix} is of version {envelope['version']}, "
-                f"this node knows version {VERSION}: upgrade the node, or give it a prefix of its own"
-            )
+            raise StoreUnusable(f"{self.shown}: {_of_another_version(self.prefix, envelope['version'])}")
         with self._answering:
             self._answered(before, envelope["now"], envelope["identity"])
         self._warn(items(envelope["unreadable"]))
@@ -330,12 +344,24 @@ class RedisStore(Store):
                 logger.warning("%s: passed over %s, edited by hand and unreadable", self.shown, key)
 
 
+def _index_of(state: str) -> str:
+    """Which of a job's indexes has its runs of that state."""
+    return "active" if state in ACTIVE else "buffered" if state == BUFFERED else "ended"
+
+
+def _of_another_version(prefix: str, found: str) -> str:
+    what = f"the store {prefix} is of version {found}, this node knows version {VERSION}"
+    if found.isdecimal() and int(found) < VERSION:
+        return f"{what} and cannot upgrade it: use another anarchon_prefix, or a fresh store"
+    return f"{what}: upgrade the node, or use another anarchon_prefix"
+
+
 @cache
 def _script(verb: str) -> tuple[str, str]:
     """Return the script of a verb, and its hash."""
     folder = Path(__file__).with_name("lua")
-    limits = f"local {', '.join(_LIMITS)} = {', '.join(map(str, _LIMITS.values()))}"
+    words = f"local {', '.join(_WORDS)} = {', '.join(map(json.dumps, _WORDS.values()))}"
     script = "\n".join(
-        [limits, *(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", verb))]
+        [words, *(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", verb))]
     )
     return script, sha1(script.encode(), usedforsecurity=False).hexdigest()

@@ -162,9 +162,11 @@ class SqlStore(Store):
         self, node: Node, registrations: Sequence[Registration], *, now: int | None = None
     ) -> list[Registered]:
         """See :meth:`Store.register`."""
+        jobs = [asked.job for asked in registrations]
+        paused = [asked.job for asked in registrations if asked.paused is not None]
 
         def work(connection: Connection, moment: Moment) -> list[Registered]:
-            loaded = self._records.load(connection, moment, jobs=[asked.job for asked in registrations])
+            loaded = self._records.load(connection, moment, jobs=jobs, live=paused)
             answer = transitions.register(loaded.ledger, moment.now, registrations)
             self._records.save(connection, loaded)
             self._records.drop_nodes(connection, moment.now - GONE_AFTER)
@@ -192,7 +194,7 @@ class SqlStore(Store):
         self._step(
             now,
             lambda ledger, now: transitions.sent(ledger, now, published),
-            keys=keys, jobs=[key.job for key in keys],
+            keys=keys, jobs=[key.job for key in keys], live=[key.job for key in keys],
         )  # fmt: skip
 
     def expired(
@@ -242,7 +244,7 @@ class SqlStore(Store):
         return self._step(
             now,
             lambda ledger, now: transitions.redispatch(ledger, now, node, nonce, asked),
-            keys=keys, jobs=[key.job for key in keys],
+            keys=keys, jobs=[key.job for key in keys], live=[key.job for key in keys],
         )  # fmt: skip
 
     # workers ------------------------------------------------------------------------------------
@@ -252,8 +254,7 @@ class SqlStore(Store):
         return self._step(
             now,
             lambda ledger, now: transitions.start(ledger, now, asked),
-            keys=[asked.key], jobs=[asked.key.job],
-            live=[asked.key.job] if asked.overlap != "allow" else [],
+            keys=[asked.key], jobs=[asked.key.job], live=[asked.key.job],
         )  # fmt: skip
 
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
@@ -271,8 +272,8 @@ class SqlStore(Store):
         return self._step(
             now,
             lambda ledger, now: transitions.finish(ledger, now, key, token, outcome, reason),
-            keys=[key],
-        )
+            keys=[key], jobs=[key.job], live=[key.job],
+        )  # fmt: skip
 
     def requeue(
         self, key: RunKey, token: str, *, delay: int, retries: int, start_timeout: int, now: int | None = None
@@ -283,18 +284,35 @@ class SqlStore(Store):
             lambda ledger, now: transitions.requeue(
                 ledger, now, key, token, delay=delay, retries=retries, start_timeout=start_timeout
             ),
-            keys=[key],
-        )
+            keys=[key], jobs=[key.job], live=[key.job],
+        )  # fmt: skip
 
     def release(self, releases: Sequence[Release], *, now: int | None = None) -> list[bool]:
         """See :meth:`Store.release`."""
+        keys = [one.key for one in releases]
         return self._step(
             now,
             lambda ledger, now: transitions.release(ledger, now, releases),
-            keys=[one.key for one in releases],
-        )
+            keys=keys, jobs=[key.job for key in keys], live=[key.job for key in keys],
+        )  # fmt: skip
 
     # whoever ------------------------------------------------------------------------------------
+
+    def pause(self, job: str, *, reason: str, by: str, now: int | None = None) -> bool:
+        """See :meth:`Store.pause`."""
+        return self._step(
+            now,
+            lambda ledger, now: transitions.pause(ledger, now, job, reason, by),
+            jobs=[job], live=[job],
+        )  # fmt: skip
+
+    def resume(self, job: str, *, now: int | None = None) -> bool:
+        """See :meth:`Store.resume`."""
+        return self._step(
+            now,
+            lambda ledger, now: transitions.resume(ledger, now, job),
+            jobs=[job], live=[job],
+        )  # fmt: skip
 
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
         """See :meth:`Store.prune`. The search only reads; what it found is looked at again."""
@@ -304,7 +322,7 @@ class SqlStore(Store):
 
         def forget(connection: Connection, moment: Moment) -> int:
             loaded = self._records.load(connection, moment, keys=doomed, jobs=[key.job for key in doomed])
-            ended = [key for key, run in loaded.runs.items() if not run.active]
+            ended = [key for key, run in loaded.runs.items() if run.ended]
             transitions.forget(loaded.ledger, moment.now, ended)
             self._records.save(connection, loaded)
             self._records.drop(connection, ended)

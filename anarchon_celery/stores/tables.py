@@ -35,11 +35,11 @@ from sqlalchemy import (
 )
 
 from ..errors import StoreUnusable
-from ..protocol import ACTIVE, ENDED, Job, Node, Run
+from ..protocol import ACTIVE, BUFFERED, ENDED, Job, Node, Run
 from .dialects import Dialect
 
 #: Of the tables' shape: who changes a column raises it, and says how to upgrade.
-VERSION = 1
+VERSION = 2
 
 #: As texts, so that a database can see that they are the conditions of its partial indexes.
 _ENDED = ", ".join(f"'{state}'" for state in sorted(ENDED))
@@ -167,7 +167,7 @@ class _RunShape(Shape[Run]):
 
     def read(self, row: Iterable[Any]) -> Run:
         run = super().read(row)
-        if run.state not in ACTIVE | ENDED:
+        if run.state not in ACTIVE | ENDED | {BUFFERED}:
             raise unreadable("state", run.state)
         if run.active and run.deadline is None:
             raise ValueError(f"it is {run.state} and has no deadline")
@@ -208,7 +208,10 @@ class Tables:
         self._moment = select(self.meta.c.name, self.meta.c.value, self._now)
 
     def _index(self) -> None:
-        """Index the live runs by job and by deadline, the ended ones by their end, and all by slot."""
+        """Index the live runs by job and by deadline, the ended ones by their end, and all by slot.
+
+        A buffered run is live, and its deadline NULL.
+        """
         runs, name = self.runs.c, self.runs.name
         live: dict[str, Any] = {"sqlite_where": LIVE, "postgresql_where": LIVE}
         # All of the key, or SQLite would rather read a job's history, which comes in order.
@@ -235,15 +238,18 @@ class Tables:
         if not {"version", "identity", "created", "latest"} <= said.keys():
             raise Unmade(f"{self.meta.name} is not whole")
         if said["version"] != str(VERSION):
-            raise StoreUnusable(
-                f"the tables {self.prefix}_* are of version {said['version']}, this anarchon_celery "
-                f"works with version {VERSION}: install the release that made them, or another prefix"
-            )
+            raise StoreUnusable(self._of_another_version(said["version"]))
         try:
             created, latest = int(said["created"]), int(said["latest"])
         except ValueError as reason:
             raise StoreUnusable(f"{self.meta.name} was edited: {reason}") from None
         return Moment(rows[0][2] if now is None else now, said["identity"], created, latest)
+
+    def _of_another_version(self, found: str) -> str:
+        what = f"the tables {self.prefix}_* are of version {found}, this anarchon_celery works with version"
+        if found.isdecimal() and int(found) < VERSION:
+            return f"{what} {VERSION} and cannot upgrade them: use another anarchon_prefix, or a fresh store"
+        return f"{what} {VERSION}: install the release that made them, or use another anarchon_prefix"
 
     def put_latest(self, connection: Connection, now: int) -> None:
         """Keep the latest time a poll saw."""

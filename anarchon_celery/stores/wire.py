@@ -23,7 +23,9 @@ def named(key: RunKey) -> dict[str, Any]:
 
 def offered(offer: Offer) -> dict[str, Any]:
     """Return an offer."""
-    asked = given(offer, "job", "slots", "late", "overlap", "claim_timeout")
+    asked = given(
+        offer, "job", "slots", "late", "overlap", "catch_up", "chained", "after", "claim_timeout"
+    )
     if offer.leap is not None:
         asked["leap"] = given(offer.leap, "first", "last", "count")
     return asked
@@ -44,6 +46,7 @@ def claimed(offer: Offer, answer: dict[str, Any]) -> Claimed:
             for slot, claim in zip(offer.slots, items(answer["claims"]), strict=True)
         ),
         missed=run_of(answer["missed"]) if "missed" in answer else None,
+        ended=tuple(run_of(record) for record in items(answer.get("ended"))),
     )
 
 

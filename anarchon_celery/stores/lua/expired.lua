@@ -1,7 +1,7 @@
 -- expired: a page of runs past their deadline, ordered by (deadline, key); and note that the node lives.
 -- Asked: node {id, name, kind}, limit, after? {score: deadline, job, slot, kind}
 -- Answers: {runs, next_deadline?, orphaned: the jobs among them that no node has had for a day}
--- Keys: meta, nodes, jobs, job:<job>, deadlines, run:<kind>:<slot>:<job> and the other indexes of runs
+-- Keys: meta, nodes, jobs, job:<job>, deadlines, buffered, run:<kind>:<slot>:<job> and the other indexes of runs
 
 local function cut(job)
   local changes, is_cut = {}, false
@@ -29,19 +29,18 @@ local function rewind()
       put_run(run, lasting(run.span, run.not_before and {not_before = run.not_before - ahead} or {}))
     end
   end
-end
-
--- The record of a run was removed, but not by a script: the indexes forget it too.
-local function forget(member)
-  local indexes = {DEADLINES, RUNS, key('active', named(member).job)}
-  for _, name in ipairs(indexes) do redis.call('ZREM', name, member) end
+  for _, member in ipairs(redis.call('ZRANGE', WAITING, 0, -1)) do
+    local run = find_run(named(member))
+    -- How long this retry was to wait is not known any more.
+    if run and run.state == BUFFERED and (run.not_before or 0) > now then put_run(run, {not_before = now}) end
+  end
 end
 
 -- Return the run, if its record says what the index of deadlines says; else mend the index.
 local function past_deadline(member, deadline)
   local run, is_unreadable = find_run(named(member))
   if is_unreadable then return nil end
-  if not run then return forget(member) end
+  if not run then return unlist(member) end
   if run.deadline == deadline and ACTIVE[run.state] then return run end
   index(run, member, 'claimed')
 end

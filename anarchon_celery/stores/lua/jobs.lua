@@ -1,5 +1,6 @@
 -- jobs: all jobs the store knows.
--- Answers: [{name, hashes [[hash, first seen]], first_seen, seen, floor?, fence, supervised}]
+-- Answers: [{name, hashes [[hash, first seen]], first_seen, seen, floor?, fence, supervised, paused?,
+--          paused_by?, paused_at?}]
 -- Keys: jobs, job:<job>
 local jobs = {}
 for _, name in ipairs(redis.call('SMEMBERS', JOBS)) do

@@ -4,14 +4,14 @@
 --          derive all other keys from it, and redis.py describes them.
 -- ARGV[1]  JSON: what the verb asks; `now`, where a test sets the time; `identity`, a candidate.
 -- Answers  JSON: `now`, `identity`, `answer`, and `unreadable`: keys whose records were passed over;
---          or `version` alone, where the store is of a version this script does not know.
+--          or `version` alone, where the store is of another version than this script.
 --
 -- A record is a table: whole numbers as numbers, all else as text, and no field for None. A field
 -- that the hash lacks has the default of protocol.Run. Numbers are written by `text`, because tostring and
 -- cjson stop at 14 digits, and a fence has 16. Texts are never compared by `<`, which follows the
 -- server's locale.
--- The limits of the protocol are set before it, by redis.py: VERSION, MAX_DISPATCHES,
--- LONGEST_START_TIMEOUT, ORPHANED_AFTER, GONE_AFTER, REMEMBERED_HASHES.
+-- What the protocol's module says is set before it, by redis.py: VERSION, MAX_DISPATCHES,
+-- LONGEST_START_TIMEOUT, ORPHANED_AFTER, GONE_AFTER, REMEMBERED_HASHES, BUFFERED, OVERTAKEN.
 local prefix, asked = KEYS[1], cjson.decode(ARGV[1])
 local unreadable = {}
 
@@ -44,7 +44,7 @@ local ENDED = names('succeeded', 'failed', 'published', 'skipped', 'missed', 'ca
 local NUMBERS = names(
   'slot', 'dispatch', 'unstarted', 'attempt', 'crashes', 'fence', 'deadline', 'span', 'lease', 'not_before',
   'retries', 'claimed_at', 'queued_at', 'started_at', 'finished_at', 'until', 'count')
-local JOB_NUMBERS = {'first_seen', 'seen', 'floor', 'fence'}
+local JOB_NUMBERS = {'first_seen', 'seen', 'floor', 'fence', 'paused_at'}
 local DEFAULTS = {trigger = 'scheduled', dispatch = 1, unstarted = 0, attempt = 0, crashes = 0, fence = 0}
 
 -- The time, and which store this is -------------------------------------------------------------
@@ -56,10 +56,10 @@ if not now then
 end
 
 local META, NODES, JOBS = key('meta'), key('nodes'), key('jobs')
-local RUNS, DEADLINES, FINISHED = key('runs'), key('deadlines'), key('finished')
+local RUNS, DEADLINES, WAITING, FINISHED = key('runs'), key('deadlines'), key('buffered'), key('finished')
 
 local version, identity, created = unpack(redis.call('HMGET', META, 'version', 'identity', 'created'))
-if version and (whole(version) or VERSION + 1) > VERSION then return cjson.encode({version = version}) end
+if version and whole(version) ~= VERSION then return cjson.encode({version = version}) end
 created = created and whole(created)
 if not (version and identity and created) then
   identity, created = identity or asked.identity, now
@@ -99,10 +99,15 @@ end
 -- Return a job: nil if there is none, or (nil, true) if somebody made it unreadable.
 local function find_job(job)
   local name = key('job', job)
-  local found = redis.pcall('HMGET', name, 'first_seen', 'seen', 'floor', 'fence', 'supervised', 'hashes')
+  local found = redis.pcall(
+    'HMGET', name, 'first_seen', 'seen', 'floor', 'fence', 'paused_at', 'supervised', 'hashes', 'paused',
+    'paused_by')
   if found.err then return pass_over(name) end
   if not found[1] then return nil end
-  local record = {name = job, fence = 0, supervised = found[5] == '1', hashes = found[6] or nil}
+  local record = {
+    name = job, fence = 0, supervised = found[6] == '1', hashes = found[7] or nil, paused = found[8] or nil,
+    paused_by = found[9] or nil,
+  }
   for place, field in ipairs(JOB_NUMBERS) do
     if found[place] then
       record[field] = whole(found[place])
@@ -114,7 +119,7 @@ local function find_job(job)
 end
 
 local function put_job(job, changes)
-  for field, value in pairs(changes) do job[field] = value end
+  for field, value in pairs(changes) do job[field] = value or nil end
   write(key('job', job.name), changes)
 end
 
@@ -155,31 +160,41 @@ local function find_run(one)
     run[field] = value
   end
   local is_it = run.job == one.job and run.slot == one.slot and run.kind == one.kind
-  if not (is_it and (ENDED[run.state] or ACTIVE[run.state] and run.deadline)) then return pass_over(name) end
+  local is_whole = ENDED[run.state] or run.state == BUFFERED or ACTIVE[run.state] and run.deadline
+  if not (is_it and is_whole) then return pass_over(name) end
   for field, value in pairs(DEFAULTS) do
     if run[field] == nil then run[field] = value end
   end
   return run
 end
 
+-- The indexes of a run, by what its state is: one of all jobs, and `<what>:<job>`.
+local INDEXES = {active = DEADLINES, buffered = WAITING, ended = FINISHED}
+
+local function what_is(state)
+  if ACTIVE[state] then return 'active' end
+  return state == BUFFERED and 'buffered' or ENDED[state] and 'ended' or nil
+end
+
 -- Move the run between the indexes; `was` is the state they know, nil if they know nothing of it.
 local function index(run, member, was)
-  if ACTIVE[run.state] then
-    redis.call('ZADD', DEADLINES, text(run.deadline), member)
-    if ACTIVE[was] then return end
-    redis.call('ZADD', key('active', run.job), text(0 - run.slot), member)
-    if was then
-      redis.call('ZREM', FINISHED, member)
-      redis.call('ZREM', key('ended', run.job), member)
+  local what, before = what_is(run.state), what_is(was)
+  if what ~= before then
+    if before then
+      redis.call('ZREM', INDEXES[before], member)
+      redis.call('ZREM', key(before, run.job), member)
     end
-  else
-    redis.call('ZADD', FINISHED, text(run.finished_at or 0), member)
-    if ENDED[was] then return end
-    redis.call('ZADD', key('ended', run.job), text(0 - run.slot), member)
-    if was then
-      redis.call('ZREM', DEADLINES, member)
-      redis.call('ZREM', key('active', run.job), member)
-    end
+    redis.call('ZADD', key(what, run.job), text(0 - run.slot), member)
+  end
+  local scores = {active = run.deadline, buffered = 0 - run.slot, ended = run.finished_at or 0}
+  redis.call('ZADD', INDEXES[what], text(scores[what]), member)
+end
+
+-- The record of a run was removed, but not by a script: the indexes forget it too.
+local function unlist(member)
+  local job = named(member).job
+  for _, name in ipairs({DEADLINES, WAITING, RUNS, key('active', job), key('buffered', job)}) do
+    redis.call('ZREM', name, member)
   end
 end
 
@@ -200,11 +215,66 @@ local function lasting(span, changes)
   return changes
 end
 
--- Every end goes through here.
-local function end_run(run, changes, is_new)
+-- Whose turn it is ------------------------------------------------------------------------------
+
+-- The names of a job's runs in one of its indexes, oldest first.
+local function oldest_first(what, job) return redis.call('ZREVRANGE', key(what, job), 0, -1) end
+
+-- Whether the run may not go on because its job is paused: only scheduled ones care.
+local function is_held_back(run)
+  if run.kind ~= 'scheduled' then return false end
+  local job = find_job(run.job)
+  return job ~= nil and job.paused ~= nil
+end
+
+-- Let the oldest run of a job that waits go on, if no other is active; a retry at its time.
+local function promote(job)
+  local waiting, place = key('buffered', job), 0
+  local member = redis.call('ZREVRANGE', waiting, place, place)[1]
+  while member and redis.call('ZCARD', key('active', job)) == 0 do
+    local run, is_unreadable = find_run(named(member))
+    if is_unreadable or run and run.state == BUFFERED and is_held_back(run) then
+      place = place + 1
+    elseif not run then
+      unlist(member)
+    elseif run.state == BUFFERED then
+      put_run(run, lasting(math.max(0, (run.not_before or now) - now), {state = 'released'}))
+    else
+      index(run, member, BUFFERED)
+    end
+    member = redis.call('ZREVRANGE', waiting, place, place)[1]
+  end
+end
+
+-- End a run in whose place another one is put in the same step: none that waits goes on.
+local function end_for_another(run, changes, is_new)
   changes.deadline, changes.span, changes.not_before = false, false, false
   changes.finished_at, changes.reason = now, changes.reason or false
   return put_run(run, changes, is_new)
+end
+
+-- End a run, and let the next one go on: every end goes through here.
+local function end_run(run, changes, is_new)
+  end_for_another(run, changes, is_new)
+  promote(run.job)
+  return run
+end
+
+-- Let a run wait; it has no deadline until it is promoted.
+local function buffer(run, changes, is_new)
+  changes.state, changes.deadline, changes.span = BUFFERED, false, false
+  changes.finished_at, changes.reason = false, false
+  put_run(run, changes, is_new)
+  promote(run.job)
+  return run
+end
+
+-- Let the runs of a paused job wait, but for those that a worker has.
+local function hold_back(job)
+  for _, member in ipairs(oldest_first('active', job)) do
+    local run = find_run(named(member))
+    if run and ACTIVE[run.state] and run.state ~= 'running' and is_held_back(run) then buffer(run, {}) end
+  end
 end
 
 -- Return the run as it travels.
@@ -219,9 +289,9 @@ local function held(one, token)
 end
 
 -- Whether this very call was carried out before and only its answer was lost.
-local function already(one, token, state)
+local function already(one, token, state, other)
   local run = find_run(one)
-  return run ~= nil and run.state == state and run.token == token
+  return run ~= nil and (run.state == state or run.state == other) and run.token == token, run
 end
 
 -- Paging ----------------------------------------------------------------------------------------

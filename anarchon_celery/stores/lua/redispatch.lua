@@ -4,7 +4,7 @@
 -- Keys: job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
 -- What the answer was, by the state it left.
-local REDISPATCHED = {claimed = 'won', cancelled = 'cancelled', abandoned = 'abandoned'}
+local REDISPATCHED = {claimed = 'won', cancelled = 'cancelled', abandoned = 'abandoned', [BUFFERED] = 'paused'}
 
 -- Why the run is given up, if it is.
 local function hopeless(run, crashes, max_crashes)
@@ -36,6 +36,7 @@ local function redispatch(seen)
     changes.state, changes.reason = run.stop and 'cancelled' or 'abandoned', reason
     return {answer = changes.state, run = shown(end_run(run, changes))}
   end
+  if is_held_back(run) then return {answer = 'paused', run = shown(buffer(run, changes))} end
   changes.state, changes.node, changes.claimed_at = 'claimed', asked.node, now
   changes.dispatch = run.dispatch + 1
   if run.attempt > 0 and not run.retries then changes.trigger = 'takeover' end

@@ -1,7 +1,7 @@
 -- register: remember jobs and schedule hashes; answer what is known of each.
--- Asked: node {id, name, kind}; jobs [{job, hash, cursor?, first_seen?, supervised}]
--- Answers: [{floor?, first_seen, effective, supervised}]
--- Keys: nodes, jobs, job:<job>
+-- Asked: node {id, name, kind}; jobs [{job, hash, cursor?, first_seen?, supervised, paused?}]
+-- Answers: [{floor?, first_seen, effective, supervised, paused?}]
+-- Keys: nodes, jobs, job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
 -- A job no node has registered here: new, or learnt back from the memory of a node.
 local function learnt(started, one)
@@ -32,6 +32,7 @@ local function register(one)
   local job, changes = found or {name = one.job}, {}
   if #hashes == 0 then
     changes = learnt(found, one)
+    if one.paused and not job.paused then changes.paused, changes.paused_at = one.paused, now end
     redis.call('SADD', JOBS, one.job)
   end
   local effective, is_new = effective_since(hashes, one.hash, changes.first_seen or job.first_seen)
@@ -39,9 +40,10 @@ local function register(one)
   if one.supervised and not job.supervised then changes.supervised = '1' end
   changes.seen = math.max(job.seen or now, now)
   put_job(job, changes)
+  if changes.paused then hold_back(job.name) end
   return {
-    floor = job.floor or nil, first_seen = job.first_seen, effective = effective,
-    supervised = job.supervised and true or false,
+    floor = job.floor, first_seen = job.first_seen, effective = effective,
+    supervised = job.supervised and true or false, paused = job.paused,
   }
 end
 

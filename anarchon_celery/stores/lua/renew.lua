@@ -7,6 +7,7 @@
 local function lost_to(state, attempt)
   if not state then return 'the store does not know the run' end
   if state == 'running' then return 'taken over as attempt ' .. text(attempt) end
+  if state == BUFFERED then return 'taken back, attempt ' .. text(attempt + 1) .. ' waits' end
   return ACTIVE[state] and 'taken over as attempt ' .. text(attempt + 1) or state
 end
 

@@ -1,5 +1,5 @@
 -- runs: a page of an index of runs.
--- Asked: index (runs, deadlines, active:<job> or ended:<job>), state?, limit, look: how many to look at,
+-- Asked: index (runs, deadlines, buffered, or one of a job), state?, limit, look: how many to look at,
 --        after? {score, job, slot, kind}; or `run` {job, slot, kind} alone
 -- Answers: {runs, after?: where the next page begins, if there may be one}
 -- Keys: the index, run:<kind>:<slot>:<job>

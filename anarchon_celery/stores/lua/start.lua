@@ -1,7 +1,7 @@
 -- start: give the run to this delivery, under a new fence, if it may have it.
 -- Asked: job, slot, kind, token, worker, task_id?, dispatch, trigger, claimed_at, lease, overlap
 -- Answers: {attempt, fence, trigger} or {why, wait?}
--- Keys: jobs, job:<job>, active:<job>, run:<kind>:<slot>:<job> and the indexes of runs
+-- Keys: jobs, job:<job>, active:<job>, buffered:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
 local function others_active(run)
   local name = key('active', run.job)
@@ -9,16 +9,36 @@ local function others_active(run)
   return redis.call('ZCARD', name) > mine
 end
 
-local function not_startable(run, is_new)
-  if run.state == 'claimed' or run.state == 'queued' or run.state == 'released' then
-    return run.stop and 'cancelled' or nil
+local function one_waits(job)
+  for _, member in ipairs(oldest_first('buffered', job)) do
+    if named(member).kind == 'scheduled' then return true end
   end
-  local late = run.state == 'published' or (run.state == 'abandoned' and run.unstarted > 0)
-  if not late then return run.state end
-  if asked.overlap == 'skip' and others_active(run) then
+  return false
+end
+
+-- What a start meets that comes late: the pause and the overlap policy, as at its claim.
+local function late(run, held_back, is_new)
+  local busy = asked.overlap ~= 'allow' and others_active(run)
+  if not (busy or held_back) then return nil end
+  if not held_back and (asked.overlap == 'skip' or one_waits(run.job)) then
     end_run(run, {state = 'skipped', reason = 'overlap'}, is_new)
     return 'overlap'
   end
+  -- Its message has come: those sent before it count no more.
+  buffer(run, {unstarted = 0}, is_new)
+  return held_back and 'paused' or BUFFERED
+end
+
+local function not_startable(run, is_new)
+  local held_back = is_held_back(run)
+  if run.state == 'claimed' or run.state == 'queued' or run.state == 'released' then
+    return run.stop and 'cancelled' or held_back and 'paused' or nil
+  end
+  if run.state == BUFFERED and held_back then return 'paused' end
+  if run.state == 'published' or (run.state == 'abandoned' and run.unstarted > 0) then
+    return late(run, held_back, is_new)
+  end
+  return run.state
 end
 
 local function mint(name)

@@ -1,0 +1,215 @@
+"""The claim: how the slots that came due are decided, one after the other. Pure, see :mod:`.transitions`.
+
+Per slot, in this order: decided already, not due yet, its job is paused, it has to wait for its turn,
+and else what the overlap policy says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from .ledger import Ledger
+from .protocol import BUFFERED, OVERTAKEN, Claim, Claimed, Job, Offer, Run, RunKey
+from .turns import buffer, end_for_another, promote, until
+
+#: The answers that go with a record of this call's own.
+_DECIDED = ("won", "overlap", "paused", "cancelled")
+
+Answer = Literal["won", "overlap", "paused", "cancelled", "taken"]
+
+
+def claim(ledger: Ledger, now: int, node: str, nonce: str, offers: Sequence[Offer]) -> list[Claimed]:
+    """Decide the slots of each job, in their order."""
+    return [_claim_job(ledger, now, node, nonce, offer) for offer in offers]
+
+
+def _claim_job(ledger: Ledger, now: int, node: str, nonce: str, offer: Offer) -> Claimed:
+    keys = [RunKey(offer.job, slot) for slot in offer.slots]
+    job = ledger.jobs.get(offer.job)
+    if job is None or not job.hashes:
+        return Claimed(job=offer.job, floor=None, claims=_all(keys, "unknown"))
+    if offer.chained and job.floor != offer.after:
+        return _chain_is_broken(ledger, job, nonce, offer, keys)
+    if _leap_is_out_of_date(job, offer):
+        return Claimed(job=offer.job, floor=job.floor, claims=_all(keys, "wait"))
+    missed = _record_leap(ledger, now, node, nonce, job, offer)
+    deciding = _Deciding(ledger, now, node, nonce, offer)
+    claims = [deciding.answer(key, late=position < offer.late) for position, key in enumerate(keys)]
+    claims = [_as_it_is_now(ledger, claim) for claim in claims]
+    own = {claim.key for claim in claims if claim.answer in _DECIDED}
+    return Claimed(
+        job=offer.job, floor=ledger.jobs[offer.job].floor, claims=tuple(claims), missed=missed,
+        ended=tuple(run for run in deciding.ended if run.key not in own),
+    )  # fmt: skip
+
+
+def _all(keys: Sequence[RunKey], answer: str) -> tuple[Claim, ...]:
+    return tuple(Claim(key=key, answer=answer) for key in keys)  # type: ignore[arg-type]
+
+
+def _as_it_is_now(ledger: Ledger, claim: Claim) -> Claim:
+    """A slot that this call decided, after a later slot of the same call took its place perhaps."""
+    if claim.run is None or claim.answer not in _DECIDED:
+        return claim
+    run = ledger.runs[claim.key]
+    is_overtaken = claim.answer == "won" and run.state == "cancelled"
+    return replace(claim, run=run, answer="cancelled" if is_overtaken else claim.answer)
+
+
+# Nothing is decided -----------------------------------------------------------------------------
+
+
+def _chain_is_broken(
+    ledger: Ledger, job: Job, nonce: str, offer: Offer, keys: Sequence[RunKey]
+) -> Claimed:
+    """The slots follow another floor: by this call if its answer was lost, else the node must look again."""
+    runs = {key: run for key in keys if (run := ledger.runs.get(key)) is not None and run.nonce == nonce}
+    claims = [
+        _met_again(key, runs[key], nonce) if key in runs else Claim(key=key, answer="wait") for key in keys
+    ]
+    return Claimed(
+        job=job.name, floor=job.floor, claims=tuple(claims), missed=_missed_before(ledger, nonce, offer)
+    )
+
+
+def _leap_is_out_of_date(job: Job, offer: Offer) -> bool:
+    """Whether others decided part of what this node wants to pass over: it must look again."""
+    if offer.leap is None or job.floor is None or job.floor < offer.leap.first:
+        return False
+    return job.floor < offer.leap.last
+
+
+# The leap ---------------------------------------------------------------------------------------
+
+
+def _record_leap(ledger: Ledger, now: int, node: str, nonce: str, job: Job, offer: Offer) -> Run | None:
+    """Write the one record of the slots that nobody will run, and raise the floor over them."""
+    leap = offer.leap
+    if leap is None or leap.last > now:
+        return None
+    if job.floor is not None and job.floor >= leap.last:
+        return _missed_before(ledger, nonce, offer)
+    ledger.put_job(replace(job, floor=leap.last))
+    if RunKey(offer.job, leap.first) in ledger.runs:
+        return None
+    return ledger.put_run(
+        Run(
+            job=offer.job, slot=leap.first, state="missed", trigger="catch-up", dispatch=0, node=node,
+            nonce=nonce, finished_at=now, reason="came due while no node was looking",
+            until=leap.last, count=leap.count,
+        )
+    )  # fmt: skip
+
+
+def _missed_before(ledger: Ledger, nonce: str, offer: Offer) -> Run | None:
+    """The record of the leap, if this very call wrote it and its answer was lost."""
+    run = None if offer.leap is None else ledger.runs.get(RunKey(offer.job, offer.leap.first))
+    return run if run is not None and (run.state, run.nonce) == ("missed", nonce) else None
+
+
+# One slot after the other -----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Deciding:
+    """What is known while the slots of one offer are decided, from one to the next."""
+
+    ledger: Ledger
+    now: int
+    node: str
+    nonce: str
+    offer: Offer
+    ended: list[Run] = field(default_factory=list)
+    has_to_wait: bool = False
+
+    def answer(self, key: RunKey, *, late: bool) -> Claim:
+        """Decide one slot."""
+        job, run = self.ledger.jobs[key.job], self.ledger.runs.get(key)
+        if run is not None or (job.floor is not None and key.slot <= job.floor):
+            return _met_again(key, run, self.nonce)
+        if key.slot > self.now:
+            return Claim(key=key, answer="early", wait=key.slot - self.now)
+        if job.paused is not None:
+            return self._skip(self._new(key, late=late), "paused")
+        busy = self._is_busy()
+        # Whatever is behind a late slot that waits is late too.
+        self.has_to_wait |= late and busy and self.offer.catch_up == "all"
+        if self.has_to_wait:
+            return Claim(key=key, answer="wait")
+        return self._by_policy(self._new(key, late=late), busy=busy)
+
+    def _new(self, key: RunKey, *, late: bool) -> Run:
+        """Raise the floor, and return the run that is to be recorded."""
+        self.ledger.put_job(replace(self.ledger.jobs[key.job], floor=key.slot))
+        return Run(
+            job=key.job, slot=key.slot, node=self.node, nonce=self.nonce, claimed_at=self.now,
+            trigger="catch-up" if late else "scheduled",
+        )  # fmt: skip
+
+    def _is_busy(self) -> bool:
+        """Whether the policy has to be asked. One that waits for nothing, after an edit, goes on first."""
+        if self.offer.overlap == "allow":
+            return False
+        promote(self.ledger, self.now, self.offer.job)
+        return bool(self.ledger.active.get(self.offer.job))
+
+    def _by_policy(self, new: Run, *, busy: bool) -> Claim:
+        if busy and self.offer.overlap == "skip":
+            return self._skip(new, "overlap")
+        if busy:
+            self._displace()
+            if self.offer.overlap == "cancel":
+                self._overtake()
+            if self.ledger.active.get(new.job):
+                waiting = buffer(self.ledger, replace(new, dispatch=0), self.now)
+                return Claim(key=new.key, answer="overlap", run=waiting)
+        won = self.ledger.put_run(until(new, self.now, self.offer.claim_timeout))
+        return Claim(key=new.key, answer="won", run=won)
+
+    def _skip(self, new: Run, why: Literal["overlap", "paused"]) -> Claim:
+        skipped = replace(new, state="skipped", dispatch=0, finished_at=self.now, reason=why)
+        return Claim(key=new.key, answer=why, run=self.ledger.put_run(skipped))
+
+    def _displace(self) -> None:
+        """One slot of a job waits, the newest: it takes the place of an older one."""
+        for run in self.ledger.buffered_of(self.offer.job):
+            if run.kind == "scheduled":
+                self._end(run, "skipped", "overlap")
+
+    def _overtake(self) -> None:
+        """Under ``cancel``: ask what runs to stop, and end what was not started."""
+        for run in self.ledger.active_of(self.offer.job):
+            if run.state != "running":
+                self._end(run, "cancelled", OVERTAKEN)
+            elif run.stop is None:
+                self.ledger.put_run(replace(run, stop=OVERTAKEN))
+
+    def _end(self, run: Run, state: str, reason: str) -> None:
+        self.ended.append(end_for_another(self.ledger, run, self.now, state, reason))
+
+
+# A slot that is decided already -----------------------------------------------------------------
+
+
+def _met_again(key: RunKey, run: Run | None, nonce: str) -> Claim:
+    """The slot is decided: by this very call if its answer was lost, else by somebody else."""
+    if run is None or run.nonce != nonce:
+        return Claim(key=key, answer="taken", run=run)
+    return Claim(key=key, answer=_answer_before(run), run=run)
+
+
+def _answer_before(run: Run) -> Answer:
+    """What a call was answered that decided this run, as far as its record still tells."""
+    if run.state == "claimed":
+        return "won"
+    if run.state == "skipped" and run.reason in ("overlap", "paused"):
+        return "overlap" if run.reason == "overlap" else "paused"
+    was_buffered = run.dispatch == 0
+    if was_buffered and (run.state in (BUFFERED, "released") or run.reason == OVERTAKEN):
+        return "overlap"
+    if run.reason == OVERTAKEN:
+        return "cancelled"
+    # Won, but its job was paused before anybody could learn of it.
+    return "paused" if run.state == BUFFERED else "taken"

@@ -1,0 +1,242 @@
+"""What the commands work with: the app's settings, its jobs as its entries say, and its store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import click
+from celery import Celery
+from celery.schedules import BaseSchedule, schedule
+
+from . import durations
+from .config import Config, did_you_mean
+from .entries import Entry, planned_jobs
+from .errors import StoreError, in_one_line
+from .events import JobRefused
+from .origins import in_words
+from .plan import PlannedJob
+from .protocol import Job, Node
+from .slots import EPOCH, FireTimes
+from .stores import Store
+from .wallclock import Cron, Zone
+from .zones import zone_of as named_zone
+
+
+class Refused(click.ClickException):
+    """One line and status 2, without the usage of a command that is right."""
+
+    exit_code = 2
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """A store that does not answer ends the command with one line and status 1."""
+    try:
+        yield
+    except StoreError as reason:
+        raise click.ClickException(str(reason)) from reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppJob:
+    """A job as this app's entries have it. ``zone`` is the schedule's own, else the app's."""
+
+    name: str
+    schedule: str
+    times: FireTimes
+    zone: Zone
+    supervised: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """A job as this app has it, and as the store does; one of the two may not know it.
+
+    ``not_before`` is set where its schedule was not asked about more at once; else no ``next_at`` is never.
+    """
+
+    name: str
+    mine: AppJob | None
+    stored: Job | None
+    last_slot: int | None
+    next_at: int | None = None
+    not_before: int | None = None
+
+    @property
+    def schedule(self) -> str:
+        """The schedule as this app has it, else as the store was told last."""
+        if self.mine is not None:
+            return self.mine.schedule
+        hashes = self.stored.hashes if self.stored else ()
+        return max(hashes, key=lambda known: known[1])[0] if hashes else ""
+
+    @property
+    def zone(self) -> str | None:
+        """The name of the zone in which this app has it."""
+        return None if self.mine is None else self.mine.zone.name
+
+    @property
+    def supervised(self) -> bool:
+        """Whether its runs are followed to their end; who knows a task as a plain one is right."""
+        if self.mine is not None and self.mine.supervised is not None:
+            return self.mine.supervised
+        return self.stored is not None and self.stored.supervised
+
+
+@dataclass(slots=True)
+class Desk:
+    """An app, and its store: opened when a command needs it."""
+
+    app: Celery
+    config: Config
+    refusals: list[str] = field(default_factory=list)
+    _store: Store | None = None
+    _jobs: dict[str, AppJob] | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store; nothing is connected until the first verb."""
+        if self._store is None:
+            with store_errors():
+                self._store = self.config.open_store()
+        return self._store
+
+    def close(self) -> None:
+        """Give connections back."""
+        if self._store is not None:
+            self._store.close()
+
+    def is_alive(self, node: Node) -> bool:
+        """Whether the node was seen within the last polls; a store may note that a few seconds late."""
+        return node.seen >= self.store.clock.now() - 10_000 - 3 * self.config.poll
+
+    # jobs ---------------------------------------------------------------------------------------
+
+    @property
+    def jobs(self) -> dict[str, AppJob]:
+        """The app's jobs by name; what was refused is in ``refusals``, a line for each."""
+        if self._jobs is None:
+            _check_settings(self.app)
+            self.app.loader.init_worker()  # as beat does: importing the modules makes entries and tasks
+            self.app.finalize()
+            found, self.refusals = planned_jobs(self.app, self.config)
+            self._jobs = {name: job for name, of_app in found.items() if (job := self._job(*of_app))}
+        return self._jobs
+
+    def _job(self, entry: Entry, job: PlannedJob) -> AppJob | None:
+        try:
+            return AppJob(
+                name=job.name, schedule=schedule_text(entry.schedule), times=job.times,
+                zone=zone_of(entry.schedule, job.times, self.app), supervised=job.supervised,
+            )  # fmt: skip
+        except Exception as reason:  # somebody's own schedule; it costs its own job, as in beat
+            self._refuse(job.name, reason)
+            return None
+
+    def _refuse(self, name: str, reason: Exception) -> None:
+        self.refusals.append(f"entry {name!r}: {in_one_line(reason)}")
+
+    def job(self, name: str) -> AppJob:
+        """Return one job of the app, or end the command with one line."""
+        if name in self.jobs:
+            return self.jobs[name]
+        for line in self.refusals:
+            if line.startswith((f"entry {name!r}: ", f"entry {name!r} (")):
+                raise Refused(line)
+        raise self.unknown(name, self.jobs)
+
+    def stored(self, name: str) -> Job:
+        """Return one job of the store, or end the command with one line."""
+        stored = {job.name: job for job in self.store.jobs()}
+        if name in stored:
+            return stored[name]
+        if name in self.jobs:
+            raise Refused(f"no node has told the store of {name!r} yet: start a beat first")
+        raise self.unknown(name, {**stored, **self.jobs})
+
+    def unknown(self, name: str, known: Mapping[str, Any]) -> Refused:
+        """Answer a name that no job has with the nearest one, else with where to look."""
+        near = did_you_mean(name, known) or "; `jobs` lists all there are"
+        return Refused(f"there is no job {name!r}{near}")
+
+    def views(self) -> list[JobView]:
+        """Return all jobs of the app and of the store, by name."""
+        mine = self.jobs
+        stored = {job.name: job for job in self.store.jobs()}
+        last = self._last_slots(stored)
+        views = (
+            JobView(name=name, mine=mine.get(name), stored=stored.get(name), last_slot=last.get(name))
+            for name in sorted(mine.keys() | stored.keys())
+        )
+        return [self._with_next(view) for view in views]
+
+    def _last_slots(self, stored: Mapping[str, Job]) -> dict[str, int]:
+        """Return the newest slot of each job that has a record."""
+        found: dict[str, int] = {}  # one call tells of all jobs that fire often
+        for run in self.store.runs(limit=1000):
+            found.setdefault(run.job, run.slot)
+        for name in stored.keys() - found.keys():
+            for run in self.store.runs(job=name, limit=1):
+                found[name] = run.slot
+        return found
+
+    def _with_next(self, view: JobView) -> JobView:
+        if view.mine is None:
+            return view
+        try:
+            times, begin = begun(view.mine.times, view.stored, self.store.clock.now() + 1)
+            next_at = times.next(begin - 1)
+            not_before = times.looked_until(begin - 1) if next_at is None else None
+        except Exception as reason:
+            self._refuse(view.name, reason)
+            return view
+        return replace(view, next_at=next_at, not_before=not_before)
+
+    def refusal_lines(self) -> list[str]:
+        """Return what beat says of the entries that it refuses."""
+        return [str(JobRefused(line)) for line in self.refusals]
+
+
+def _check_settings(app: Celery) -> None:
+    """Refuse those of Celery's settings that would be wrong for each entry."""
+    if not isinstance(app.conf.beat_schedule, Mapping):
+        given = type(app.conf.beat_schedule).__name__
+        raise Refused(f"beat_schedule is of type {given}: a dict of entries by name is right")
+    try:
+        app.timezone.utcoffset(EPOCH.replace(tzinfo=None))
+    except Exception as reason:
+        why = in_one_line(reason)
+        raise Refused(f"timezone={app.conf.timezone!r}: no such time zone ({why})") from reason
+
+
+def begun(times: FireTimes, stored: Job | None, begin: int) -> tuple[FireTimes, int]:
+    """Return fire times as they follow from what the store says was decided, and from when on to ask them.
+
+    Most are the same from anywhere. Where each depends on the one before, and the store does not know the
+    schedule, they follow from where the asking begins.
+    """
+    if not times.chained:
+        return times, begin
+    effective = dict(stored.hashes).get(times.key) if stored else None
+    floor = stored.floor if stored else None
+    cursor = begin - 1 if effective is None else max(effective, floor or effective)
+    return times.since(cursor), max(begin, cursor + 1)
+
+
+def zone_of(schedule: BaseSchedule, times: FireTimes, app: Celery) -> Zone:
+    """Return the zone in which a person reads a schedule: its own, else the app's."""
+    if isinstance(times, Cron):
+        return times.zone
+    return named_zone(getattr(schedule, "timezone", None) or app.timezone)
+
+
+def schedule_text(given: BaseSchedule) -> str:
+    """Return a schedule in words, without its zone; one of somebody's own as it shows itself."""
+    if type(given) is schedule:
+        return f"every {durations.text(durations.milliseconds(given.run_every))}"
+    words = re.sub(r",? timezone=[^,)]*", "", in_words(given))
+    return re.sub(r"<(\w+): (.*?)( \(m/.*\))?>", r"\1 \2", words)  # crontab and solar
