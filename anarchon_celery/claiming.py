@@ -50,8 +50,8 @@ def _all(keys: Sequence[RunKey], answer: str) -> tuple[Claim, ...]:
 
 
 def _as_it_is_now(ledger: Ledger, claim: Claim) -> Claim:
-    """A slot that this call decided, after a later slot of the same call took its place perhaps."""
-    if claim.run is None or claim.answer not in _DECIDED:
+    """The answer for a slot after all slots of the call: a later one may have taken its place."""
+    if claim.run is None:
         return claim
     run = ledger.runs[claim.key]
     is_overtaken = claim.answer == "won" and run.state == "cancelled"

@@ -22,7 +22,7 @@ from .slots import FireTimes, Once, due, first_due, iso, jitter
 MOST_SLOTS = 200
 
 #: Answers after which a slot is offered no more.
-DECIDED = ("won", "taken", "overlap", "paused")
+DECIDED = ("won", "taken", "overlap", "paused", "cancelled")
 
 
 @dataclass(slots=True)

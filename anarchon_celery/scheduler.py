@@ -201,6 +201,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         for claim in answer.claims:
             if claim.answer in ("taken", "overlap", "paused"):
                 emit(_loss(claim))
+            elif claim.answer == "cancelled" and claim.run is not None:
+                emit(_end_of(claim.run))  # by a later slot of this very call
             elif claim.answer == "unknown":
                 self._registered_at = None
         return answer.claims

@@ -457,7 +457,7 @@ def test_a_schedule_that_is_not_due_as_far_as_it_was_asked_is_asked_again_then_a
 # What was decided -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("said", ["won", "taken", "overlap", "paused"])
+@pytest.mark.parametrize("said", ["won", "taken", "overlap", "paused", "cancelled"])
 def test_after_the_answer_the_next_slot_is_planned(said):
     plan = known(floor=T)
     offered(plan, T + MINUTE)

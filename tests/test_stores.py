@@ -1776,6 +1776,16 @@ def test_overlap_cancel_displaces_what_waits_and_ends_all_but_what_runs(story):
     ]
 
 
+def test_an_answer_shows_a_run_as_the_whole_call_left_it(story):
+    """So that the same call is answered the same again."""
+    story.claim(nonce="n1")
+    story.now += MINUTE
+    claimed = story.offer(T, T + MINUTE, nonce="n2", overlap="cancel")
+    assert (answers(claimed), claimed.ended) == (["taken", "won"], (story.run(),))
+    assert story.run() == claimed.claims[0].run
+    assert replace(claimed, ended=()) == story.offer(T, T + MINUTE, nonce="n2", overlap="cancel")
+
+
 def test_what_a_claim_ends_is_told_oldest_first(story):
     story.now = T + 2
     story.offer(T, T + 1, T + 2, overlap="allow")

@@ -23,26 +23,31 @@ from tests.fire_times.walks import check_all_ways, times_of
 ZONES = [
     "Africa/Cairo", "Africa/Casablanca", "America/Asuncion", "America/Caracas", "America/Havana",
     "America/Metlakatla", "America/New_York", "America/Nuuk", "America/Santiago", "America/Sao_Paulo",
-    "America/Scoresbysund", "America/St_Johns", "Antarctica/Casey", "Antarctica/Troll", "Asia/Amman",
-    "Asia/Colombo", "Asia/Gaza", "Asia/Kathmandu", "Asia/Pyongyang", "Asia/Tehran", "Australia/Lord_Howe",
-    "Europe/Berlin", "Europe/Dublin", "Europe/Istanbul", "Europe/Lisbon", "Europe/Moscow", "Pacific/Apia",
-    "Pacific/Chatham", "Pacific/Kiritimati", "Pacific/Kwajalein", "Pacific/Norfolk",
+    "America/Scoresbysund", "America/St_Johns", "America/Toronto", "Antarctica/Casey", "Antarctica/Troll",
+    "Antarctica/Vostok", "Asia/Amman", "Asia/Colombo", "Asia/Gaza", "Asia/Kathmandu", "Asia/Pyongyang",
+    "Asia/Tehran", "Australia/Lord_Howe", "Europe/Berlin", "Europe/Dublin", "Europe/Istanbul",
+    "Europe/Lisbon", "Europe/Moscow", "Pacific/Apia", "Pacific/Chatham", "Pacific/Kiritimati",
+    "Pacific/Kwajalein", "Pacific/Norfolk",
 ]  # fmt: skip
-BEGIN, END = from_iso("1972-01-01T00:00Z"), from_iso("2037-12-01T00:00Z")
+SPANS = {
+    "": ("1972-01-01T00:00Z", "2037-12-01T00:00Z"),  # before, some offsets are no whole minutes
+    "America/Toronto": ("1918-01-01T00:00Z", "1922-01-01T00:00Z"),  # on 30 March 1919, from 23:30 to 00:30
+}
 UTC = timezone.utc
 
 
 # Where clocks change -------------------------------------------------------------------------------------
 
 
-def offset(zone: ZoneInfo, instant: int) -> timedelta:
+def offset(zone: ZoneInfo, instant: int):
     return datetime.fromtimestamp(instant / 1000, UTC).astimezone(zone).utcoffset()
 
 
 def changes(zone: ZoneInfo) -> list[int]:
     """All instants at which a zone's clocks are changed, found week by week."""
+    begin, end = map(from_iso, SPANS.get(zone.key, SPANS[""]))
     found = []
-    for low, high in pairwise(range(BEGIN, END, 7 * DAY)):
+    for low, high in pairwise(range(begin, end, 7 * DAY)):
         if (before := offset(zone, low)) != offset(zone, high):
             while high - low > 1000:
                 middle = (low + high) // 2000 * 1000
@@ -52,13 +57,20 @@ def changes(zone: ZoneInfo) -> list[int]:
 
 
 def some_changes(name: str) -> list[int]:
-    """Those that are not by one hour, and ten others."""
+    """Ten, and eight of those that are not by one hour, or over a midnight."""
     zone = ZoneInfo(name)
     found = changes(zone)
     odd = [it for it in found if abs(offset(zone, it) - offset(zone, it - 1)) != timedelta(hours=1)]
+    odd = [it for it in found if it in odd or over_midnight(zone, it)]
     rest = [it for it in found if it not in odd]
     chance = Random(name)
     return sorted([*chance.sample(odd, min(len(odd), 8)), *chance.sample(rest, min(len(rest), 10))])
+
+
+def over_midnight(zone: ZoneInfo, change: int) -> bool:
+    """Tell whether a gap ends on another day than it begins."""
+    before, after = (datetime.fromtimestamp((change + off) / 1000, zone) for off in (-1000, 0))
+    return before.date() < after.date() and after.hour + after.minute > 0
 
 
 # What a person would note ----------------------------------------------------------------------------------
@@ -163,4 +175,4 @@ def test_as_somebody_who_looks_at_the_clock_every_minute(zone):
             if len(expected) < 40:
                 check_all_ways(times, start, end, expected)
             compared += len(expected)
-    assert compared > 200, "there was something to compare"
+    assert compared > 100, "there was something to compare"

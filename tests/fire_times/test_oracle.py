@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import combinations, islice
 from random import Random
+from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -30,8 +31,8 @@ ZONES = [
     "Asia/Beirut", "Asia/Gaza", "Asia/Kathmandu", "Asia/Kolkata", "Australia/Lord_Howe", "Australia/Sydney",
     "Europe/Berlin", "Europe/Dublin", "Europe/London",
 ]  # fmt: skip
-# Not Pacific/Chatham: where clocks go back there, 03:45 to 02:45, cronsim 2.8 goes round for ever. What ours
-# does, tests/fire_times/test_every_minute.py compares.
+# Not Pacific/Chatham: where clocks go back there, from 03:45 to 02:45, cronsim 2.8 goes round for ever. What
+# our walk does, tests/fire_times/test_every_minute.py compares.
 BEGIN, END = from_iso("2024-01-01T00:00Z"), from_iso("2030-12-31T00:00Z")
 FOLLOWING = 4  # fire times compared in each case
 
@@ -56,7 +57,7 @@ class Case:
 
     @property
     def times(self) -> Cron:
-        return times_of(self.text, self.zone)
+        return cast(Cron, times_of(self.text, self.zone))
 
     def theirs(self, number: int = FOLLOWING) -> list[int]:
         found = CronSim(self.text, datetime.fromtimestamp(self.start // 1000, ZoneInfo(self.zone)))
@@ -264,8 +265,9 @@ def _allowed(said: Said, instant: int) -> bool:
 
 
 def _ends_midnight_gap(said: Said, instant: int) -> bool:
-    before, after = _local(said, instant - 1), _local(said, instant)
-    return before.utcoffset() < after.utcoffset() and before.date() < after.date() and after.hour > 0
+    before, after, zone = _local(said, instant - 1), _local(said, instant), ZoneInfo(said.case.zone)
+    gap = _offset(zone, instant - 1) < _offset(zone, instant)
+    return gap and before.date() < after.date() and after.hour > 0
 
 
 def _left_out(said: Said, near: Callable[[int], bool]) -> list[int]:
@@ -291,6 +293,35 @@ def explained(case: Case) -> tuple[str, ...] | None:
             if said and said.agree:
                 return tuple(undo.__name__ for undo in chosen)
     return None
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "start", "why", "expected"),
+    [
+        ("0 7-7/6 * * *", "UTC", "2026-10-10T00:00Z", a_range_of_one, ["10T07:00", "11T07:00"]),
+        ("5/20 2 * * *", "Europe/Berlin", "2026-10-25T00:20Z", a_step_without_a_star,
+         ["25T00:25", "25T00:45", "25T01:05", "25T01:25"]),
+        ("0 2-4/2 * * *", "Europe/Berlin", "2026-03-28T12:00Z", a_step_without_a_star,
+         ["29T02:00", "30T00:00", "30T02:00"]),
+        ("30 30 2 * * *", "Europe/Berlin", "2026-10-24T12:00Z", six_fields, ["25T00:30", "26T01:30"]),
+        ("0 0 */2 * mon", "UTC", "2026-10-10T12:00Z", a_step_over_all_days,
+         ["11T00:00", "12T00:00", "13T00:00"]),
+        ("0 0 13 * */3", "UTC", "2026-10-10T12:00Z", a_step_over_all_days,
+         ["11T00:00", "13T00:00", "14T00:00"]),
+        ("0 0 * * 1/2", "UTC", "2026-10-10T12:00Z", sunday_as_7, ["12T00:00", "14T00:00", "16T00:00"]),
+        ("15 2 * * *", "Europe/Berlin", "2026-10-25T01:10Z", from_within_the_fold, ["26T01:15", "27T01:15"]),
+        ("0 */7 * * 0", "America/Havana", "2025-03-09T01:31Z", a_midnight_that_is_left_out,
+         ["09T11:00", "09T18:00"]),
+        ("* 1-7 * * 0", "America/Santiago", "2028-09-02T12:00Z", a_midnight_that_is_left_out,
+         ["03T04:00", "03T04:01"]),
+        ("0 */2 * * *", "Australia/Lord_Howe", "2026-04-04T12:00Z", a_change_within_an_hour,
+         ["04T13:00", "04T15:30", "04T17:30"]),
+    ],
+)  # fmt: skip
+def test_each_known_difference(text, zone, start, why, expected):
+    case = Case(text, zone, from_iso(start))
+    assert (why.__name__,) == explained(case)
+    assert expected == [iso(time)[8:16] for time in ours(case.times, case.start)[: len(expected)]]
 
 
 @pytest.mark.parametrize(

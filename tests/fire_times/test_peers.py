@@ -4,12 +4,12 @@ A test is named after the project and the issue it comes from; its input is the 
 one. Cases that take a node (a clock set back, a restart, slots that nobody saw) are in test_peers_nodes.py.
 
 Elsewhere: the table of clock changes of celery, APScheduler, croniter, taskiq and arq is
-``test_the_table_of_the_peers`` in tests/test_schedules.py, and the rule that apscheduler#115 asks for is what it
-states. A database or a broker that goes away (celery#3409, #3135, #3957, redbeat#77, apscheduler#109,
-django-celery-beat#101) is in tests/test_scheduler.py, and so is what a bad entry costs (celery#9951). Not about
-times: locks (redbeat#129, #208, #230, celery-once#147, celery-singleton#3), stored formats, prefixes, expiry
-of messages (celery#3153), load on databases (django-celery-beat#927), listings (redbeat#155), and jobs that
-are added while beat runs (procrastinate#564, apscheduler#305).
+``test_the_table_of_the_peers`` in tests/test_schedules.py, and the rule that apscheduler#115 asks for is
+what it states. A database or a broker that goes away (celery#3409, #3135, #3957, redbeat#77,
+apscheduler#109, django-celery-beat#101) is in tests/test_scheduler.py, and so is what a bad entry costs
+(celery#9951). Not about times: locks (redbeat#129, #208, #230, celery-once#147, celery-singleton#3), stored
+formats, prefixes, expiry of messages (celery#3153), load on databases (django-celery-beat#927), listings
+(redbeat#155), and jobs that are added while beat runs (procrastinate#564, apscheduler#305).
 """
 
 from __future__ import annotations
@@ -217,10 +217,3 @@ def test_redbeat_210_the_next_time_shown_is_the_next_time(schedule):
 def test_redbeat_154_a_midnight_job_is_first_due_at_midnight():
     for moment in ("2020-03-20T00:00Z", "2020-03-20T12:34:56Z", "2020-03-20T23:54:59Z", "2020-03-20T23:55Z"):
         assert "2020-03-21T00:00:00.000Z" == next_of("0 0 * * *", "UTC", moment)
-
-
-def test_procrastinate_1464_the_one_of_eighty_jobs_that_is_due_at_one():
-    jobs = {f"job {n}": times_of(f"{n % 60} {n % 24} * * *", "UTC") for n in range(80) if n % 24 != 1}
-    jobs["at one"] = times_of("0 1 * * *")
-    moment = from_iso("2026-10-10T01:00Z")
-    assert ["at one"] == [name for name, times in jobs.items() if times.next(moment - 1) == moment]

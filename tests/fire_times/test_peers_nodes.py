@@ -7,72 +7,17 @@ store has recorded, not what was computed on the way.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
 from celery.schedules import crontab
 
-from anarchon_celery import Scheduler
 from anarchon_celery.schedules import once
-from anarchon_celery.slots import from_iso, iso
+from anarchon_celery.slots import COUNTED, from_iso, iso
 from anarchon_celery.stores import open_store
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
-
-
-@pytest.fixture
-def play(stage):
-    return Play(stage)
-
-
-class Play:
-    """Nodes that tick when they want to, while a clock goes from one moment to another."""
-
-    def __init__(self, stage) -> None:
-        self.stage = stage
-
-    def begin(self, moment: str) -> None:
-        self.stage.clock.step(from_iso(moment) - self.stage.clock.wall())
-
-    @property
-    def now(self) -> str:
-        return iso(self.stage.clock.wall())
-
-    def beat(self, name: str = "one:1", /, *, poll="1s", conf: dict | None = None, **jobs) -> Scheduler:
-        """Start a node; a job is its schedule, or a pair of it and its policy."""
-        entries = {}
-        for job, schedule in jobs.items():
-            schedule, policy = schedule if isinstance(schedule, tuple) else (schedule, {})
-            entries[job] = {"task": "t", "schedule": schedule, "options": {"anarchon": policy}}
-        return self.stage.beat(entries, anarchon_node=name, anarchon_poll=poll, **(conf or {}))
-
-    def until(self, moment: str, *beats: Scheduler) -> None:
-        """Let the nodes tick up to a moment, which is included, by the clock on the wall."""
-        clock = self.stage.clock
-        end = clock.ms + from_iso(moment) - clock.wall()
-        awake = [clock.ms] * len(beats)
-        while clock.ms <= end:
-            for n, beat in enumerate(beats):
-                if awake[n] <= clock.ms:
-                    awake[n] = clock.ms + max(1, round(beat.tick() * 1000))
-            clock.ms = min(awake, default=end + 1)
-        clock.ms = end
-
-    def published(self) -> list[str]:
-        """The slots published since the last look, as ``sync @ 2026-10-10T12:00:00Z``."""
-        headers = [message.headers["anarchon"] for message in self.stage.messages()]
-        return [f"{header['job']} @ {header['slot'][:19]}Z" for header in headers]
-
-    def times(self) -> list[str]:
-        """The same, for one job."""
-        return [slot.partition(" @ ")[2] for slot in self.published()]
-
-    def records(self) -> dict[str, str]:
-        """What the store has of each slot, with the number where one record stands for several."""
-        return {
-            iso(run.slot)[:16]: run.state + (f" {run.count}" if run.count > 1 else "")
-            for run in reversed(open_store(self.stage.url).runs(limit=10_000))
-        }
 
 
 # Clocks set back -------------------------------------------------------------------------------------------
@@ -111,6 +56,33 @@ def test_celery_4920_one_step_of_ntp_by_eight_hours_stops_nothing(play):
     play.begin("2026-10-10T04:00:35Z")
     play.until("2026-10-10T04:01:05Z", beat)
     assert ["2026-10-10T04:00:40Z", "2026-10-10T04:00:50Z", "2026-10-10T04:01:00Z"] == play.times()
+
+
+@pytest.mark.parametrize("ahead", [HOUR, 365 * DAY], ids=["an hour", "a year"])
+def test_a_clock_set_ahead_brings_one_slot_and_a_record_of_the_others_but_no_storm(play, ahead):
+    play.begin("2026-10-10T12:00:30Z")
+    beat = play.beat(sync=60)
+    play.until("2026-10-10T12:02:30Z", beat)
+    play.published()
+    play.stage.clock.step(ahead)
+    latest = play.stage.clock.wall() // MINUTE * MINUTE
+    play.until(iso(latest + 2 * MINUTE), beat)
+    assert [f"{iso(latest + n * MINUTE)[:19]}Z" for n in range(3)] == play.times()
+    missed = min(ahead // MINUTE - 1, COUNTED)
+    assert f"missed {missed}" == play.records()["2026-10-10T12:03"]
+
+
+@pytest.mark.parametrize("off", [-365 * DAY, -HOUR, HOUR, 365 * DAY])
+def test_a_node_whose_own_clock_is_wrong_fires_by_that_of_the_store(play, monkeypatch, off):
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() + off / 1000)
+    play.begin("2026-10-10T12:00:05Z")
+    beat = play.beat(sync=10, report="* * * * *")
+    play.until("2026-10-10T12:01:05Z", beat)
+    first = ["report @ 2026-10-10T12:00:00Z", "sync @ 2026-10-10T12:00:00Z"]
+    then = [f"sync @ 2026-10-10T12:00:{second}Z" for second in (10, 20, 30, 40, 50)]
+    last = ["report @ 2026-10-10T12:01:00Z", "sync @ 2026-10-10T12:01:00Z"]
+    assert [*first, *then, *last] == play.published()
 
 
 # Restarts and missed slots ---------------------------------------------------------------------------------
@@ -451,14 +423,22 @@ def test_celery_824_two_thousand_jobs_without_a_hole(play):
     play.until("2026-10-10T05:15:31Z", beat)
     begin, end = from_iso("2026-10-10T05:00:31Z"), from_iso("2026-10-10T05:15:31Z")
     expected = {
-        f"{job} @ {iso(time)[:19]}Z"
+        f"{job} @ {iso(slot)[:19]}Z"
         for job, times in ((job, beat.plan.jobs[job].times) for job in jobs)
-        for time in times.between(begin, end)
+        for slot in times.between(begin, end)
     }
     assert 1_000 < len(expected)
     assert dict.fromkeys(expected, 1) == Counter(play.published())
     runs = open_store(play.stage.url).runs(limit=10_000)
     assert {0} == {run.claimed_at - run.slot for run in runs if run.slot > begin}
+
+
+def test_procrastinate_1464_the_one_of_eighty_jobs_that_is_due_at_one(play):
+    play.begin("2026-10-10T00:59:30Z")
+    jobs = {f"job{n}": f"{n % 60} {2 + n % 22} * * *" for n in range(79)}
+    beat = play.beat(**jobs, at_one="0 1 * * *")
+    play.until("2026-10-10T01:01:00Z", beat)
+    assert ["at_one @ 2026-10-10T01:00:00Z"] == play.published()
 
 
 def test_apscheduler_803_a_hundred_short_jobs_are_all_there_in_the_end(play):

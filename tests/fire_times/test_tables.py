@@ -312,6 +312,28 @@ def test_apia(schedule, start, end, table):
     check(schedule, "Pacific/Apia", start, end, table)
 
 
+# A gap over midnight, which no zone has had since. Toronto, 1919: 31 March 04:30Z, 23:30-05 → 00:30-04 -----
+
+
+@pytest.mark.parametrize(
+    ("schedule", "table"),
+    [
+        pytest.param("0,15,45 0,23 * * *",
+            """03-31 04:00Z 23:00-05
+               03-31 04:15Z 23:15-05
+               03-31 04:30Z 00:30-04
+               03-31 04:45Z 00:45-04""", id="of two days what is left out runs together"),
+        pytest.param("45 23 * * *", "03-31 04:30Z 00:30-04", id="of the day before"),
+        pytest.param("15,30 0 * * *", "03-31 04:30Z 00:30-04", id="of the day after"),
+        pytest.param("*/15 0,23 * * *",
+            "03-31 04:00Z 23:00-05, 03-31 04:15Z 23:15-05, 03-31 04:30Z 00:30-04, 03-31 04:45Z 00:45-04",
+            id="a step"),
+    ],
+)  # fmt: skip
+def test_toronto_in_1919(schedule, table):
+    check(schedule, "America/Toronto", "1919-03-31T03:50Z", "1919-04-01T03:00Z", table)
+
+
 # Zones whose clocks do not change --------------------------------------------------------------------------
 
 

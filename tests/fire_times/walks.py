@@ -8,7 +8,7 @@ from anarchon_celery.schedules import as_schedule, fire_times
 from anarchon_celery.slots import FireTimes, from_iso, iso
 
 
-def times_of(schedule, zone: str = "UTC") -> FireTimes:
+def times_of(schedule, zone: str = "UTC"):
     """The fire times of whatever an entry may hold, in a zone by its name."""
     return fire_times(as_schedule(schedule), timezone=ZoneInfo(zone))
 

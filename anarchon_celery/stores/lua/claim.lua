@@ -62,19 +62,10 @@ local function record_leap(leap, job)
 end
 
 -- One slot after the other ----------------------------------------------------------------------
--- `deciding` is what is known from one slot of an offer to the next: {offer, job, own: this call's answers
--- by slot, ended: other runs that it ended, has_to_wait}
+-- `deciding` is what is known from one slot of an offer to the next: {offer, job, ended: runs, has_to_wait}
 
--- End a run that has to go; of one that this call decided itself, its own answer says so.
 local function end_earlier(deciding, run, state, reason)
-  end_for_another(run, {state = state, reason = reason})
-  local own = run.kind == 'scheduled' and deciding.own[run.slot]
-  if not own then
-    deciding.ended[#deciding.ended + 1] = run
-    return
-  end
-  own.run = run
-  if own.answer == 'won' then own.answer = 'cancelled' end
+  deciding.ended[#deciding.ended + 1] = end_for_another(run, {state = state, reason = reason})
 end
 
 -- One slot of a job waits, the newest: it takes the place of an older one.
@@ -152,6 +143,20 @@ local function chain_is_broken(offer, job)
   return {floor = job.floor, claims = claims, missed = missed_before(offer.leap, job), ended = {}}
 end
 
+-- Show the runs as they are after all slots of the call; return those of other calls that it ended.
+local function of_others(ended, claims)
+  local own, others = {}, {}
+  for _, claim in ipairs(claims) do
+    claim.run = claim.run and changed[name_of(claim.run)] or claim.run
+    if claim.answer == 'won' and claim.run.state == 'cancelled' then claim.answer = 'cancelled' end
+    if DECIDED[claim.answer] then own[name_of(claim.run)] = true end
+  end
+  for _, run in ipairs(ended) do
+    if not own[name_of(run)] then others[#others + 1] = run end
+  end
+  return others
+end
+
 local function claim_job(offer)
   local job = find_job(offer.job)
   if not (job and job.hashes) then return {claims = all(offer.slots, 'unknown')} end
@@ -159,13 +164,10 @@ local function claim_job(offer)
   if is_out_of_date(offer.leap, job) then return {floor = job.floor, claims = all(offer.slots, 'wait')} end
   local floor = job.floor
   local missed = record_leap(offer.leap, job)
-  local deciding, claims = {offer = offer, job = job, own = {}, ended = {}, has_to_wait = false}, {}
-  for place, slot in ipairs(offer.slots) do
-    claims[place] = decide(deciding, slot, place <= offer.late)
-    if DECIDED[claims[place].answer] then deciding.own[slot] = claims[place] end
-  end
+  local deciding, claims = {offer = offer, job = job, ended = {}, has_to_wait = false}, {}
+  for place, slot in ipairs(offer.slots) do claims[place] = decide(deciding, slot, place <= offer.late) end
   if job.floor ~= floor then put_job(job, {floor = job.floor}) end
-  return {floor = job.floor, claims = claims, missed = missed, ended = deciding.ended}
+  return {floor = job.floor, claims = claims, missed = missed, ended = of_others(deciding.ended, claims)}
 end
 
 local answers = {}

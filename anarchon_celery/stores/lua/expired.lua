@@ -1,7 +1,7 @@
 -- expired: a page of runs past their deadline, ordered by (deadline, key); and note that the node lives.
 -- Asked: node {id, name, kind}, limit, after? {score: deadline, job, slot, kind}
 -- Answers: {runs, next_deadline?, orphaned: the jobs among them that no node has had for a day}
--- Keys: meta, nodes, jobs, job:<job>, deadlines, buffered, run:<kind>:<slot>:<job> and the other indexes of runs
+-- Keys: meta, nodes, jobs, job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
 local function cut(job)
   local changes, is_cut = {}, false

@@ -198,12 +198,16 @@ local function unlist(member)
   end
 end
 
+-- The runs that this call changed, by the names of their keys.
+local changed = {}
+
 -- Change a run, or record a new one with these changes; return it.
 local function put_run(run, changes, is_new)
   local was = not is_new and run.state or nil
   for field, value in pairs(changes) do run[field] = value or nil end
-  local member = member_of(run)
-  write(name_of(run), is_new and run or changes)
+  local member, name = member_of(run), name_of(run)
+  changed[name] = run
+  write(name, is_new and run or changes)
   if is_new then redis.call('ZADD', RUNS, text(0 - run.slot), member) end
   index(run, member, was)
   return run

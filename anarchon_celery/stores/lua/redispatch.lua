@@ -4,7 +4,9 @@
 -- Keys: job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
 -- What the answer was, by the state it left.
-local REDISPATCHED = {claimed = 'won', cancelled = 'cancelled', abandoned = 'abandoned', [BUFFERED] = 'paused'}
+local REDISPATCHED = {
+  claimed = 'won', cancelled = 'cancelled', abandoned = 'abandoned', [BUFFERED] = 'paused',
+}
 
 -- Why the run is given up, if it is.
 local function hopeless(run, crashes, max_crashes)
