@@ -150,10 +150,9 @@ class _Deciding:
 
     def _is_busy(self) -> bool:
         """Whether the policy has to be asked. One that waits for nothing, after an edit, goes on first."""
-        if self.offer.overlap == "allow":
-            return False
-        promote(self.ledger, self.now, self.offer.job)
-        return bool(self.ledger.active.get(self.offer.job))
+        allowed = self.offer.overlap == "allow"
+        promote(self.ledger, self.now, self.offer.job, side_by_side=allowed)
+        return bool(self.ledger.active.get(self.offer.job)) and not allowed
 
     def _by_policy(self, new: Run, *, busy: bool) -> Claim:
         if busy and self.offer.overlap == "skip":

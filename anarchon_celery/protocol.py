@@ -33,7 +33,8 @@ Who may do what:
 - What a slot meets that comes due while an earlier run of its job is active is the job's *overlap*
   policy: ``skip`` records it as ``skipped``; ``queue`` lets it wait as ``buffered``, one slot per job, an
   older one that waits becomes ``skipped``; ``cancel`` does the same, and asks the earlier run to stop (one
-  that does not run ends at once, and the slot is won); ``allow`` looks at nothing.
+  that does not run ends at once, and the slot is won); ``allow`` looks at nothing,
+  and lets all go on that wait.
 - Every end goes through one step: if the job has no other active run, its oldest buffered one is
   *promoted*: it becomes ``released``.
 - While a job is *paused* its scheduled runs are ``running`` or ``buffered``, nothing else. A slot that comes

@@ -49,15 +49,17 @@ def buffer(ledger: Ledger, run: Run, now: int) -> Run:
     return run
 
 
-def promote(ledger: Ledger, now: int, job: str) -> None:
-    """Let the oldest run of a job that waits go on, if no other is active; a retry at its time."""
-    if ledger.active.get(job):
-        return
+def promote(ledger: Ledger, now: int, job: str, *, side_by_side: bool = False) -> None:
+    """Let the oldest run of a job that waits go on, if no other is active; a retry at its time.
+
+    Where overlap allows it, ``side_by_side``, all that wait go on: after a pause there may be several.
+    """
     for run in ledger.buffered_of(job):
+        if ledger.active.get(job) and not side_by_side:
+            return
         if not is_held_back(ledger, run):
             delay = max(0, (run.not_before or now) - now)
             ledger.put_run(until(replace(run, state="released"), now, delay))
-            return
 
 
 # Pause and resume -------------------------------------------------------------------------------

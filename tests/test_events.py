@@ -43,6 +43,28 @@ RUN_LINES = [
         "ERROR",
         "abandoned: 3 workers died running it",
     ),
+    (
+        events.RunAskedToStop(KEY, 5005, "overlap: the next slot came due"),
+        "INFO",
+        "asked to stop after 5005 ms: overlap: the next slot came due",
+    ),
+    (
+        events.RunCancelled(KEY, "overlap: the next slot came due", 5005),
+        "INFO",
+        "cancelled after 5005 ms: overlap: the next slot came due",
+    ),
+    (events.RunCancelled(KEY, "by alice", 0), "INFO", "cancelled after 0 ms: by alice"),
+    (
+        events.RunCancelled(KEY, "overlap: the next slot came due"),
+        "INFO",
+        "cancelled: overlap: the next slot came due",
+    ),
+    (
+        events.RunBuffered(KEY, "the run before it ends"),
+        "INFO",
+        "buffered until the run before it ends",
+    ),
+    (events.RunBuffered(KEY, "its job is resumed"), "INFO", "buffered until its job is resumed"),
     (events.RunRetried(KEY, 40, 2), "INFO", "retry 2 requested after 40 ms"),
     (
         events.MessageGivenBack(KEY, "the store does not answer", 5.0),
@@ -87,6 +109,12 @@ NODE_LINES = [
         events.JobRefused("entry 'x': a number is right"),
         "ERROR",
         "entry 'x': a number is right; this job stays out, the others go on",
+    ),
+    (
+        events.JobNotDue("holidays", "2026-10-10T12:00:30.000Z"),
+        "WARNING",
+        "entry 'holidays': its schedule is not due before 2026-10-10T12:00:30.000Z, as far as it was asked; "
+        "it is asked again then",
     ),
     (events.StoreLost("refused", 0.5), "WARNING", "waiting for the store: refused; trying again in 0.5 s"),
     (events.StoreBack(), "INFO", "the store answers again"),

@@ -6,179 +6,29 @@ store has to fail, ``Faults`` stands on the way to it, and where a real one has 
 
 from __future__ import annotations
 
-import logging
-import secrets
 import time
 from collections import Counter
-from dataclasses import replace
 from datetime import datetime
-from typing import cast
 
 import pytest
-from celery import Celery, Task
+from celery import Task
 from celery.beat import BeatLazyFunc
 from celery.schedules import crontab
 from kombu.exceptions import OperationalError
 from kombu.utils import functional
 
 import anarchon_celery
-from anarchon_celery import Scheduler, events
+from anarchon_celery import Scheduler
 from anarchon_celery import scheduler as scheduler_module
 from anarchon_celery.dispatch import Publisher
-from anarchon_celery.errors import StoreUnreachable
 from anarchon_celery.protocol import Node, Offer, Registration, Release, RunKey, Start, Started
 from anarchon_celery.slots import Interval, iso
-from anarchon_celery.stores import Store, memory, new_nonce, open_store
-from anarchon_celery.stores.clock import StoreClock
+from anarchon_celery.stores import memory, new_nonce, open_store
 from tests.processes import wait_until
 from tests.servers import free_port
+from tests.stage import HOUR, MINUTE, SECOND, Faults, Stage, T, clock, lines, log, put_in_front, slot, stage
 
-#: A full hour, when most tests begin.
-T = 1_790_002_800_000
-SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
-
-
-# The stage --------------------------------------------------------------------------------------
-
-
-class Clock:
-    """The host's time, moved by the test: what the memory store reads, and what nodes count with."""
-
-    def __init__(self) -> None:
-        self.ms = 0
-        self.stepped = 0
-
-    def wall(self) -> int:
-        return T + self.ms + self.stepped
-
-    def monotonic(self) -> float:
-        return 1000 + self.ms / 1000
-
-    def advance(self, ms: int) -> None:
-        self.ms += ms
-
-    def step(self, ms: int) -> None:
-        """Set the wall clock, as an operator would; the monotonic one goes on."""
-        self.stepped += ms
-
-
-class Faults:
-    """The real store, and a way to it that fails when a test says so."""
-
-    def __init__(self, store) -> None:
-        self.store = store
-        self.down = False
-        self.lose_answer_of: list[str] = []
-        self.calls: Counter[str] = Counter()
-        self.asked: list[tuple[str, tuple, dict]] = []
-
-    def __getattr__(self, name):
-        verb = getattr(self.store, name)
-        if name not in ("register", "claim", "sent", "expired", "redispatch", "release", "prune"):
-            return verb
-
-        def call(*args, **kwargs):
-            self.calls[name] += 1
-            self.asked.append((name, args, kwargs))
-            if self.down:
-                raise StoreUnreachable("it is down")
-            answer = verb(*args, **kwargs)
-            if name in self.lose_answer_of:
-                self.lose_answer_of.remove(name)
-                raise StoreUnreachable("the answer was lost")
-            return answer
-
-        return call
-
-
-def put_in_front(beat: Scheduler, faults: Faults) -> Faults:
-    """Let a beat meet its store through the faults."""
-    beat.store = beat.dispatcher.store = cast(Store, faults)
-    return faults
-
-
-class Stage:
-    """Nodes on one store and one queue."""
-
-    def __init__(self, clock: Clock | None, url: str) -> None:
-        self.clock = clock
-        self.url = url
-        self.queue = f"q-{secrets.token_hex(4)}"
-        self.beats: list[Scheduler] = []
-        self.apps: list[Celery] = []
-
-    def app(self, schedule, *, broker: str = "memory://", **conf) -> Celery:
-        app = Celery("proj", broker=broker, set_as_current=False)
-        app.conf.update(
-            {
-                "anarchon_store": self.url, "anarchon_jitter": 0, "anarchon_node": "one:1",
-                "task_default_queue": self.queue, "result_expires": None, "timezone": "UTC",
-                "beat_schedule": schedule,
-            }
-            | conf
-        )  # fmt: skip
-        self.apps.append(app)
-        return app
-
-    def beat(self, schedule=None, *, app: Celery | None = None, **conf) -> Scheduler:
-        beat = Scheduler(app=app or self.app(schedule, **conf))
-        beat.node = replace(beat.node, id="00000000" + beat.node.id[8:])  # it polls on the full second
-        if self.clock is not None:
-            beat.store.clock = StoreClock(self.clock.monotonic)
-        self.beats.append(beat)
-        return beat
-
-    def faulty_beat(self, schedule=None, **conf) -> tuple[Scheduler, Faults]:
-        beat = self.beat(schedule, **conf)
-        return beat, put_in_front(beat, Faults(beat.store))
-
-    def run(self, beat: Scheduler, ms: int) -> None:
-        """Let beat loop for so long: a tick, and a sleep for as long as it said."""
-        until = self.clock.ms + ms
-        while self.clock.ms <= until:
-            pause = beat.tick()
-            assert 0 <= pause <= 5
-            self.clock.advance(max(1, round(pause * 1000)))
-        self.clock.ms = until
-
-    def messages(self, queue: str | None = None) -> list:
-        """Take what is in the queue."""
-        with self.apps[0].connection_for_read() as connection:
-            channel = connection.channel()
-            found = []
-            while message := channel.basic_get(queue or self.queue, no_ack=True):
-                found.append(message)
-        return found
-
-    def slots(self) -> list[str]:
-        return [message.headers["anarchon"]["slot"] for message in self.messages()]
-
-    def states(self) -> dict[int, str]:
-        return {run.slot - T: run.state for run in reversed(open_store(self.url).runs(limit=10_000))}
-
-    def the_run(self, ms: int = 0, job: str = "sync"):
-        return open_store(self.url).run(RunKey(job, T + ms))
-
-    def close(self) -> None:
-        for beat in self.beats:
-            beat.close()
-        for app in self.apps:
-            app.close()
-        memory._STORES.pop((self.url, "anarchon"), None)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(memory, "_wall_clock", clock.wall)
-    return clock
-
-
-@pytest.fixture
-def stage(clock):
-    stage = Stage(clock, f"memory://{secrets.token_hex(4)}")
-    yield stage
-    stage.close()
+__all__ = ["clock", "log", "stage"]  # fixtures
 
 
 @pytest.fixture
@@ -191,16 +41,8 @@ def on_redis():
         return stages[-1]
 
     yield make
-    for stage in stages:
-        stage.close()
-
-
-@pytest.fixture(autouse=True)
-def log(caplog):
-    caplog.set_level(logging.DEBUG, "anarchon_celery")
-    caplog.set_level(logging.INFO, "celery")
-    yield caplog
-    events.log_runs(True)
+    for made in stages:
+        made.close()
 
 
 @pytest.fixture
@@ -210,14 +52,6 @@ def no_broker(monkeypatch):
     return f"redis://127.0.0.1:{free_port()}/0"
 
 
-def lines(log, containing: str = "") -> list[str]:
-    return [
-        record.getMessage().removeprefix("[anarchon] ")
-        for record in log.records
-        if record.name.startswith("anarchon_celery") and containing in record.getMessage()
-    ]
-
-
 def sync(**options):
     """A job of every second that a worker has to start."""
     policy = {"supervised": True} | options.pop("anarchon", {})
@@ -225,10 +59,6 @@ def sync(**options):
 
 
 ALLOW = {"overlap": "allow"}
-
-
-def slot(ms: int) -> str:
-    return f"sync @ {iso(T + ms)}"
 
 
 # Begin ------------------------------------------------------------------------------------------

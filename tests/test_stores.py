@@ -2163,6 +2163,30 @@ def test_a_resume_promotes_nothing_while_another_run_is_active(story):
     assert waiting == story.run(T + MINUTE)
 
 
+def test_where_overlap_allows_it_the_next_slot_lets_all_go_on_that_wait(story):
+    """Else what a pause held back would wait until nothing of its job runs, which may never be."""
+    story.register()
+    slots = [T + n * MINUTE for n in range(4)]
+    for slot in slots[:3]:
+        story.now = slot
+        story.claim(slot, nonce=new_nonce(), overlap="allow")
+    pause(story)
+    resume(story)
+    assert ["released", "buffered", "buffered"] == [story.run(slot).state for slot in slots[:3]]
+    story.now = slots[3]
+    assert story.claim(slots[3], nonce=new_nonce(), overlap="allow").won
+    promoted = [(story.run(slot).state, story.run(slot).deadline) for slot in slots[1:3]]
+    assert 2 * [("released", story.now)] == promoted
+
+
+def test_while_the_job_is_paused_overlap_allow_lets_nothing_go_on(story):
+    waiting = wait_behind(story)
+    pause(story)
+    story.now = T + 2 * MINUTE
+    assert "paused" == story.claim(T + 2 * MINUTE, nonce=new_nonce(), overlap="allow").answer
+    assert waiting == story.run(T + MINUTE)
+
+
 def test_a_pause_touches_no_other_job(story):
     other = Story(story.store, job="other")
     other.register()

@@ -66,7 +66,8 @@ class Records:
         named, asked = select(self.jobs).order_by(jobs.name), select(self.runs).order_by(*self.run_key)
         self._jobs_named = named.where(among([jobs.name], "names")).with_for_update()
         keyed, live = among(self.run_key, "keys"), and_(LIVE, among([runs.job], "names"))
-        self._runs_asked = asked.where(or_(keyed, live)).with_for_update()
+        waiting = and_(LIVE, runs.deadline.is_(None), among([runs.job], "waiting"))
+        self._runs_asked = asked.where(or_(keyed, live, waiting)).with_for_update()
         self._drop = delete(self.runs).where(*RUN.is_key(self.runs))
 
     def _prepare_looks(self) -> None:
@@ -99,10 +100,14 @@ class Records:
     def load(
         self, connection: Connection, moment: Moment, *,
         keys: Sequence[RunKey] = (), jobs: Sequence[str] = (), live: Sequence[str] = (),
+        waiting: Sequence[str] = (),
     ) -> Loaded:  # fmt: skip
-        """Load these runs and these jobs, and all live runs of the jobs in ``live``."""
+        """Load these runs and these jobs, all live runs of the jobs in ``live``, the buffered of ``waiting``."""
         of_jobs = self._rows(connection, self._jobs_named, names=[(name,) for name in jobs])
-        of_runs = self._rows(connection, self._runs_asked, keys=keys, names=[(name,) for name in live])
+        of_runs = self._rows(
+            connection, self._runs_asked, keys=keys,
+            names=[(name,) for name in live], waiting=[(name,) for name in waiting],
+        )  # fmt: skip
         return self._loaded(moment, of_jobs, of_runs)
 
     def _rows(

@@ -95,11 +95,14 @@ class SqlStore(Store):
     def _step(
         self, now: int | None, transition: Callable[[Ledger, int], Answer], *,
         keys: Sequence[RunKey] = (), jobs: Sequence[str] = (), live: Sequence[str] = (),
+        waiting: Sequence[str] = (),
     ) -> Answer:  # fmt: skip
-        """Do one transition on these runs and jobs, and on all live runs of the jobs in ``live``."""
+        """Do one transition on what :meth:`Records.load` says."""
 
         def work(connection: Connection, moment: Moment) -> Answer:
-            loaded = self._records.load(connection, moment, keys=keys, jobs=jobs, live=live)
+            loaded = self._records.load(
+                connection, moment, keys=keys, jobs=jobs, live=live, waiting=waiting
+            )
             answer = transition(loaded.ledger, moment.now)
             self._records.save(connection, loaded)
             return answer
@@ -186,6 +189,7 @@ class SqlStore(Store):
             lambda ledger, now: transitions.claim(ledger, now, node, nonce, offers),
             keys=keys, jobs=[offer.job for offer in offers],
             live=[offer.job for offer in offers if offer.overlap != "allow"],
+            waiting=[offer.job for offer in offers if offer.overlap == "allow"],
         )  # fmt: skip
 
     def sent(self, published: Sequence[Sent], *, now: int | None = None) -> None:

@@ -3,6 +3,10 @@
 As in test_peers.py a test is named after project and issue. The beats, the memory store and kombu's memory
 broker are the real ones; time passes as the test says. What is asserted is what was published and what the
 store has recorded, not what was computed on the way.
+
+Elsewhere: that of two nodes one publishes a slot (celery#2856, django-celery-beat#337) and that each skip has a
+record and a line (apscheduler#112) is in tests/test_scheduler.py; a node that is killed for real, in
+tests/cluster.
 """
 
 from __future__ import annotations

@@ -93,9 +93,9 @@ local function any_active(job) return redis.call('ZCARD', key('active', job)) > 
 
 -- Whether the policy has to be asked. One that waits for nothing, after an edit, goes on first.
 local function is_busy(offer)
-  if offer.overlap == 'allow' then return false end
-  promote(offer.job)
-  return any_active(offer.job)
+  local allowed = offer.overlap == 'allow'
+  promote(offer.job, allowed)
+  return not allowed and any_active(offer.job)
 end
 
 local function skip(new, why)

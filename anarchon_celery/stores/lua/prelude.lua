@@ -232,10 +232,11 @@ local function is_held_back(run)
 end
 
 -- Let the oldest run of a job that waits go on, if no other is active; a retry at its time.
-local function promote(job)
+-- Where overlap allows it, `side_by_side`, all that wait go on: after a pause there may be several.
+local function promote(job, side_by_side)
   local waiting, place = key('buffered', job), 0
   local member = redis.call('ZREVRANGE', waiting, place, place)[1]
-  while member and redis.call('ZCARD', key('active', job)) == 0 do
+  while member and (side_by_side or redis.call('ZCARD', key('active', job)) == 0) do
     local run, is_unreadable = find_run(named(member))
     if is_unreadable or run and run.state == BUFFERED and is_held_back(run) then
       place = place + 1
