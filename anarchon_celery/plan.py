@@ -126,12 +126,10 @@ class Plan:
     def _look_again(self, job: PlannedJob, cursor: int) -> int | None:
         """When to ask a schedule again that looked ahead in vain; None if it fires no more."""
         looked_until = job.times.looked_until(cursor)
-        if looked_until is None:
-            return None
-        if not job.said_not_due:
+        if not (job.said_not_due or isinstance(job.times, Once)):
             job.said_not_due = True
-            emit(JobNotDue(job.name, iso(looked_until)))
-        return max(looked_until, job.not_before)
+            emit(JobNotDue(job.name, iso(cursor), looked_until and iso(looked_until)))
+        return None if looked_until is None else max(looked_until, job.not_before)
 
     def next_due(self) -> int | None:
         """Return when the next slot of any job comes due."""

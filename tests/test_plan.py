@@ -205,10 +205,13 @@ def test_a_cursor_ahead_of_the_store_goes_back():
     assert (T, T + MINUTE) == (plan.jobs["report"].cursor, plan.next_due())
 
 
-def test_a_schedule_that_ends_is_due_no_more():
-    plan = plan_of(PlannedJob(name="once", times=Times(T), policy=QUIET))
-    plan.learn([told("once", floor=T, first=T - HOUR)])
-    assert (None, []) == (plan.next_due(), plan.due(T + HOUR))
+def test_a_schedule_that_ends_is_due_no_more_and_that_is_said_once(caplog):
+    plan = plan_of(PlannedJob(name="few", times=Times(T), policy=QUIET))
+    for _ in range(2):
+        plan.learn([told("few", floor=T, first=T - HOUR)])
+        assert (None, []) == (plan.next_due(), plan.due(T + HOUR))
+    said = "[anarchon] entry 'few': its schedule has no fire time after 2026-09-21T14:14:00.000Z"
+    assert [said] == [record.getMessage() for record in caplog.records]
 
 
 # What is due ------------------------------------------------------------------------------------
@@ -343,7 +346,7 @@ def once(policy: Policy = QUIET) -> Plan:
     return plan_of(PlannedJob(name="once", times=Once(T), policy=policy))
 
 
-def test_a_job_with_one_time_is_due_then_and_no_more():
+def test_a_job_with_one_time_is_due_then_and_no_more(caplog):
     plan = once()
     plan.learn([told("once", first=T - HOUR)])
     assert T == plan.next_due()
@@ -351,6 +354,7 @@ def test_a_job_with_one_time_is_due_then_and_no_more():
     run = Claim(key=RunKey("once", T), answer="won")
     plan.decided(Claimed(job="once", floor=T, claims=(run,)), T)
     assert (None, []) == (plan.next_due(), plan.due(T + 365 * 24 * HOUR))
+    assert [] == caplog.records, "that is what was asked for"
 
 
 def test_nor_is_it_due_again_for_a_node_that_starts_later():
