@@ -46,6 +46,7 @@ class PlannedJob:
     next_slot: int | None = None
     due_at: int | None = None
     not_before: int = 0
+    patience: int = 0
     said_not_due: bool = False
 
 
@@ -62,13 +63,17 @@ class Plan:
 
     def registrations(self) -> list[Registration]:
         """Return what the node knows of its jobs, for the store."""
-        return [
-            Registration(
-                job=job.name, hash=job.times.key, cursor=job.cursor, first_seen=job.first_seen,
-                supervised=job.learnt if job.supervised is None else job.supervised, paused=job.paused,
-            )
-            for job in self.jobs.values()
-        ]  # fmt: skip
+        known: list[Registration] = []
+        for job in list(self.jobs.values()):
+            with self._or_drop(job):
+                known.append(self._registration(job))
+        return known
+
+    def _registration(self, job: PlannedJob) -> Registration:
+        return Registration(
+            job=job.name, hash=job.times.key, cursor=job.cursor, first_seen=job.first_seen,
+            supervised=job.learnt if job.supervised is None else job.supervised, paused=job.paused,
+        )  # fmt: skip
 
     def learn(self, answers: Iterable[Registered]) -> None:
         """Take over what the store knows; it is right, and a cursor ahead of it goes back."""
@@ -128,7 +133,7 @@ class Plan:
         looked_until = job.times.looked_until(cursor)
         if not (job.said_not_due or isinstance(job.times, Once)):
             job.said_not_due = True
-            emit(JobNotDue(job.name, iso(cursor), looked_until and iso(looked_until)))
+            emit(JobNotDue(job.name, iso(cursor), None if looked_until is None else iso(looked_until)))
         return None if looked_until is None else max(looked_until, job.not_before)
 
     def next_due(self) -> int | None:
@@ -189,12 +194,20 @@ class Plan:
         decided = [claim.key.slot for claim in answer.claims if claim.answer in DECIDED]
         cursor = max([cursor, *decided])
         job.floor = answer.floor
-        wait = max((claim.wait for claim in answer.claims), default=0)
-        if any(claim.answer == "wait" for claim in answer.claims) and (decided or cursor == job.cursor):
-            wait = max(wait, self.poll)  # for a run to end; else others were faster, and it looks again
-        job.not_before = now + wait
+        job.not_before = now + self._wait(job, answer, is_moved=cursor != job.cursor, has_won=bool(decided))
         with self._or_drop(job):
             self._move(job, cursor)
+
+    def _wait(self, job: PlannedJob, answer: Claimed, *, is_moved: bool, has_won: bool) -> int:
+        """For how long not to offer the job: until its slot is due, or the run before it may have ended."""
+        wait = max((claim.wait for claim in answer.claims), default=0)
+        if not any(claim.answer == "wait" for claim in answer.claims) or (is_moved and not has_won):
+            job.patience = 0  # or others were faster, and it looks again at once
+            return wait
+        # Short runs are caught up quickly, long ones are asked after every poll.
+        shortest = max(1, self.poll // 16)
+        job.patience = shortest if has_won else max(shortest, min(2 * job.patience, self.poll))
+        return max(wait, job.patience)
 
     def offer_again(self, offers: Iterable[Offer]) -> None:
         """Look afresh at jobs whose offer was given up unanswered."""

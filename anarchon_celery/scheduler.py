@@ -42,7 +42,7 @@ from .events import (
 from .origins import GivenEntry, entries_of, notes_on
 from .patience import Patience
 from .plan import Plan
-from .protocol import BUFFERED, Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
+from .protocol import Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
 from .stores import CHUNK, Store, new_nonce
 from .trust import HoldOff, trusted_until
 
@@ -351,7 +351,7 @@ class Question:
 
 def _loss(claim: Claim) -> Event:
     """Why a slot is not this node's to publish now."""
-    if claim.answer != "taken" and claim.run is not None and claim.run.state == BUFFERED:
+    if claim.answer != "taken" and claim.run is not None and not claim.run.ended:
         paused = claim.answer == "paused"
         return RunBuffered(claim.key, "its job is resumed" if paused else "the run before it ends")
     return SlotSkipped(claim.key, claim.answer)

@@ -458,6 +458,12 @@ def test_a_schedule_that_is_not_due_as_far_as_it_was_asked_is_asked_again_then_a
     assert f"[anarchon] entry 'report': {said}" == record.getMessage()
 
 
+def test_it_is_not_asked_again_before_the_store_would_answer():
+    plan = walking(blind=True)
+    plan.decided(answer((T + 8, "early"), floor=T + 7, wait=2 * HOUR), T)
+    assert T + 2 * HOUR == plan.next_due()
+
+
 # What was decided -------------------------------------------------------------------------------
 
 
@@ -510,28 +516,44 @@ def test_a_slot_that_has_to_wait_is_looked_at_afresh_from_the_stores_floor():
     assert Offer(job="report", slots=(T + HOUR,)) == offered(plan, T + HOUR)
 
 
-def test_a_late_slot_that_waits_for_the_run_before_it_is_offered_again_at_the_next_poll():
-    plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
-    now = T + MINUTE
-    first = offered(plan, now)
-    plan.decided(answer(*((slot, "wait") for slot in first.slots), floor=T), now)
-    assert now + 1_000 == plan.next_due()
-    assert (*first.slots, now + 1_000) == offered(plan, now + 1_000).slots
+def test_a_late_slot_that_waits_is_offered_again_the_later_the_longer_it_waits_but_after_each_poll():
+    plan = known(floor=T, every=MINUTE, policy=Policy(jitter=0, catch_up="all"))
+    now, waits = T + MINUTE + 30 * SECOND, []
+    for _ in range(7):
+        assert (T + MINUTE,) == offered(plan, now).slots
+        plan.decided(answer((T + MINUTE, "wait"), floor=T), now)
+        waits.append((plan.next_due() or 0) - now)
+        now += waits[-1]
+    assert [62, 124, 248, 496, 992, 1_000, 1_000] == waits
 
 
-def test_so_is_one_behind_a_slot_that_was_won():
+def test_a_slot_behind_one_that_was_won_is_offered_again_soon():
     plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
-    offered(plan, T + 2 * SECOND)
+    now = T + 2 * SECOND
+    offered(plan, now)
     said = answer((T + SECOND, "won"), (T + 2 * SECOND, "wait"), floor=T + SECOND)
-    plan.decided(said, T + 2 * SECOND)
-    assert T + 3 * SECOND == plan.next_due()
-    assert (T + 2 * SECOND, T + 3 * SECOND) == offered(plan, T + 3 * SECOND).slots
+    plan.decided(said, now)
+    assert now + 62 == plan.next_due()
+    assert (T + 2 * SECOND,) == offered(plan, now + 62).slots
 
 
-def test_a_run_that_exists_above_the_floor_is_moved_on_from():
+def test_after_its_turn_has_come_a_job_waits_as_briefly_as_at_first():
+    plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
+    now = T + 2 * SECOND
+    for said in ("wait", "wait", "wait"):
+        offered(plan, now)
+        plan.decided(answer((T + SECOND, said), floor=T), now)
+        now = plan.next_due() or 0
+    offered(plan, now)
+    plan.decided(answer((T + SECOND, "won"), (T + 2 * SECOND, "wait"), floor=T + SECOND), now)
+    assert now + 62 == plan.next_due()
+
+
+@pytest.mark.parametrize("said", ["won", "taken", "overlap", "paused", "cancelled"])
+def test_a_run_that_exists_above_the_floor_is_moved_on_from(said):
     plan = known(floor=T)
     offered(plan, T + MINUTE)
-    plan.decided(answer((T + MINUTE, "taken"), floor=T - HOUR), T + MINUTE)
+    plan.decided(answer((T + MINUTE, said), floor=T - HOUR), T + MINUTE)
     assert T + 2 * MINUTE == plan.next_due()
 
 

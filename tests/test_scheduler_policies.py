@@ -1,4 +1,4 @@
-"""Overlap, catch-up, pause, changed schedules, chains and one-off jobs, as the nodes of a cluster decide them.
+"""Overlap, catch-up, pause, changed schedules, chains, one-off jobs: as the nodes of a cluster decide them.
 
 Beats and stores are the real ones. Each decision is told once, by the node that made it; where order
 matters the test is played on every store. Times are milliseconds, or seconds in what is told, after T.
@@ -50,7 +50,7 @@ def told(log, containing: str = "") -> list[str]:
     found = []
     for line in lines(log, containing):
         if slot := re.match(r"sync @ (\S+Z): ", line):
-            found.append(f"{(from_iso(slot[1]) - T) / SECOND:g}: {line[slot.end():]}")
+            found.append(f"{(from_iso(slot[1]) - T) / SECOND:g}: {line[slot.end() :]}")
     return found
 
 
@@ -150,7 +150,10 @@ def test_under_queue_each_of_two_nodes_tells_its_own_decisions_and_what_it_lost(
     assert [0, 20] == published(stage)
     counted = Counter(told(log))
     assert {
-        f"10: {WAITS}": 1, f"10: {SKIPPED}": 1, "10: skipped (taken)": 1, f"20: {WAITS}": 1,
+        f"10: {WAITS}": 1,
+        f"10: {SKIPPED}": 1,
+        "10: skipped (taken)": 1,
+        f"20: {WAITS}": 1,
         "20: skipped (taken)": 1,
     } == {line: times for line, times in counted.items() if not line.startswith("0:") and "disp" not in line}
     assert 1 == sum(times for line, times in counted.items() if line.startswith("20: dispatched"))
@@ -183,7 +186,7 @@ def test_a_slot_that_waits_is_not_told_twice_when_the_answer_was_lost(stage, log
     assert ("buffered", None) == decided(stage)[10]
 
 
-def test_a_slot_whose_answer_was_lost_is_told_by_who_asks_again_even_when_its_turn_has_come(stage, log):
+def test_a_slot_that_waited_and_went_on_before_the_answer_came_is_not_told_of_as_skipped(stage, log):
     beat, faults = stage.faulty_beat(sync(overlap="queue"))
     beat.tick()
     hold(stage)
@@ -192,11 +195,10 @@ def test_a_slot_whose_answer_was_lost_is_told_by_who_asks_again_even_when_its_tu
     stage.clock.ms = 10_000
     beat.tick()
     finish(stage)  # promotes it, before the node has learnt of it
-    published(stage)
+    stage.messages()
     stage.run(beat, 2_000)
     assert [10] == published(stage)
-    assert ["10: dispatched by one:1 (attempt 1, scheduled)"] == told(log, "10.000Z: d")
-    assert 1 == len(told(log, "10.000Z: skipped")), "it is released: that it waited is over"
+    assert [f"10: {WAITS}", "10: dispatched by one:1 (attempt 1, scheduled)"] == told(log)[1:]
 
 
 # Overlap: cancel --------------------------------------------------------------------------------
@@ -223,19 +225,18 @@ def test_under_cancel_a_run_that_was_not_started_ends_and_its_message_is_stale(s
 def test_under_cancel_a_run_is_asked_to_stop_and_the_next_follows_within_a_poll_of_its_end(stage, log):
     beat = stage.beat(sync(overlap="cancel"))
     worker = Worker(stage, takes=HOUR)
-    stage.play(21_100, beat, worker)
+    stage.play(20_900, beat, worker)
     assert [0, 10_000] == [ms for ms, _ in worker.began]
-    assert [(0, 10_100, "cancelled"), (10_000, 20_100, "cancelled")] == worker.ended
+    assert [(0, 10_000, "cancelled"), (10_000, 20_000, "cancelled")] == worker.ended
     assert worker.began[1][1] - worker.ended[0][1] <= 1_100
     assert {
-        0: ("cancelled", OVERTAKEN), 10: ("cancelled", OVERTAKEN), 20: ("queued", None),
+        0: ("cancelled", OVERTAKEN), 10: ("cancelled", OVERTAKEN), 20: ("released", None),
     } == decided(stage)  # fmt: skip
     assert [
         "0: dispatched by one:1 (attempt 1, catch-up)",
         f"10: {WAITS}",
         "10: dispatched by one:1 (attempt 1, scheduled)",
         f"20: {WAITS}",
-        "20: dispatched by one:1 (attempt 1, scheduled)",
     ] == told(log)
 
 
@@ -300,6 +301,28 @@ def test_and_so_it_is_when_the_answer_was_lost(stage, log):
     ] == told(log)[1:]  # fmt: skip
 
 
+@pytest.mark.xfail(strict=True, reason="the answer does not say that it was another call that ended the run")
+@pytest.mark.parametrize(
+    ("overlap", "end"), [("cancel", f"cancelled: {OVERTAKEN}"), ("queue", SKIPPED)], ids=["cancel", "queue"]
+)
+def test_what_another_node_ended_before_the_answer_came_is_told_by_that_one_alone(stage, log, overlap, end):
+    schedule = sync(3, overlap=overlap)
+    beat, faults = stage.faulty_beat(schedule, anarchon_node="one:1")
+    other = stage.beat(schedule, anarchon_node="two:2")
+    other.tick()
+    if overlap == "queue":
+        hold(stage)
+    stage.run(beat, 2_900)
+    faults.lose_answer_of = ["claim"]
+    stage.clock.ms = 3_000
+    beat.tick()
+    stage.clock.ms = 6_000
+    other.tick()
+    assert [f"3: {end}"] == told(log, f"sync @ {iso(T + 3_000)}: {end}")
+    stage.run(beat, 1_000)
+    assert [f"3: {end}"] == told(log, f"sync @ {iso(T + 3_000)}: {end}")
+
+
 def test_under_cancel_a_run_that_does_not_heed_is_waited_for_until_its_lease_ends(stage, log):
     beat = stage.beat(sync(10, overlap="cancel", lease=6))
     deaf = Worker(stage, takes=HOUR, heeds=False)
@@ -325,18 +348,19 @@ def outage(stage, ms: int, **how) -> None:
 
 
 @on_every_store
-def test_under_all_each_slot_that_nobody_saw_runs_in_turn_and_none_is_skipped(stage, log):
+def test_under_all_each_slot_that_nobody_saw_runs_in_turn(stage, log):
     outage(stage, 65_000, catch_up="all")
     beats = two(stage, sync(catch_up="all"))
     worker = Worker(stage, takes=1_500)
     stage.play(100_000, *beats, worker)
-    assert [*range(10_000, 100_001, 10_000)] == [ms for ms, _ in worker.began], "oldest first"
+    # By when 60 has its turn it is late; 70 is not, and meets the overlap policy.
+    assert [10, 20, 30, 40, 50, 60, 80, 90, 100] == [ms // SECOND for ms, _ in worker.began], "oldest first"
     assert all(done <= began for (_, done, _), (_, began) in pairwise_ends(worker)), "one after the other"
     assert [] == worker.stale
     late = {(run.slot - T) // SECOND for run in stage.store.runs() if run.trigger == "catch-up"}
-    assert {10, 20, 30, 40, 50} <= late
-    assert [] == told(log, SKIPPED)
-    assert 10 == len([line for line in told(log, "dispatched") if not line.startswith("0:")])
+    assert {0, 10, 20, 30, 40, 50, 60} == late
+    assert [f"70: {SKIPPED}"] == told(log, SKIPPED)
+    assert 9 == len([line for line in told(log, "dispatched") if not line.startswith("0:")])
     assert {T + 100_000} == floors(stage, *beats)
 
 
@@ -346,12 +370,12 @@ def pairwise_ends(worker):
 
 
 def test_under_all_what_comes_due_behind_a_late_slot_waits_for_its_turn_too(stage, log):
-    outage(stage, 25_000, catch_up="all")
+    outage(stage, 35_000, catch_up="all")
     beat = stage.beat(sync(catch_up="all"))
     stage.run(beat, 100)
     assert {0: ("succeeded", None), 10: ("queued", None)} == decided(stage)
     stage.run(beat, 20_000)
-    assert {0, 10} == set(decided(stage)), "30 and 40 are not decided before 20 is"
+    assert {0, 10} == set(decided(stage)), "30, 40 and 50 are not decided before 20 is"
     assert ["10: dispatched by one:1 (attempt 1, catch-up)"] == told(log)[1:], "and nothing is said of them"
     assert {T + 10_000} == floors(stage, beat)
 
@@ -377,15 +401,24 @@ def test_under_all_the_next_follows_within_a_poll_of_the_end_of_the_one_before(s
     assert max(waits) <= 1_100
 
 
+@pytest.mark.xfail(strict=True, reason="one late slot is decided per poll, and as many come due meanwhile")
+def test_under_all_a_job_of_every_second_works_its_backlog_off(stage):
+    outage(stage, 40_000, every=1, catch_up="all")
+    beat = stage.beat(sync(1, catch_up="all"))
+    worker = Worker(stage, takes=200)
+    stage.play(200_000, beat, worker)
+    slot, began = worker.began[-1]
+    assert began - slot < 20_000, "half of what it was"
+
+
 @on_every_store
 def test_under_all_and_allow_a_thousand_slots_are_caught_up_in_order_and_the_older_ones_recorded(stage, log):
     how = {"every": 1, "catch_up": "all", "overlap": "allow"}
     outage(stage, 1_215_000, **how)
     beats = two(stage, sync(**how), anarchon_claim_timeout=5)
     faults = put_in_front(beats[0], Faults(beats[0].store))
-    for beat in beats[:1]:
-        while min(floors(stage, beat)) < T + 1_215_000:
-            beat.tick()
+    for _ in range(8):
+        beats[0].tick()
     # On time are the slots of the last five seconds; of the late ones the newest thousand are run.
     first = 1_215 - 5 - 1_000 + 1
     assert [*range(first, 1_216)] == published(stage)
@@ -473,7 +506,7 @@ def test_a_slot_skipped_by_a_pause_is_told_once_though_the_answer_was_lost(stage
 def test_a_run_that_waits_in_a_queue_is_held_back_by_a_pause_and_goes_on_when_it_is_over(stage, log):
     beat = stage.beat(sync(60))
     beat.tick()
-    (message,) = stage.messages()
+    assert [0] == published(stage)
     assert stage.store.pause("sync", reason="migration", by="alice")
     assert "buffered" == stage.the_run().state
     late = Start(key=RunKey("sync", T), token="t", worker="w:1")
@@ -615,8 +648,10 @@ def test_a_zone_that_is_edited_takes_effect_from_now_on(stage, log):
     # 15:00 UTC is T; five in the afternoon in Berlin.
     before = stage.beat(sync(cron("0 17 * * *", timezone="Europe/Berlin")))
     before.tick()
-    assert [0] == published(stage)
+    hold(stage)
+    finish(stage)
     before.close()
+    assert [0] == published(stage)
     stage.clock.ms = 3 * HOUR
     after = stage.beat(sync(cron("0 17 * * *", timezone="UTC"), catch_up="all"))
     after.tick()
@@ -721,8 +756,13 @@ def test_under_all_each_slot_that_a_chain_missed_runs_in_turn(stage, log):
     beats = two(stage, sync(**how))
     worker = Worker(stage, takes=500)
     stage.play(90_000, *beats, worker)
-    assert growing(89) == [ms // SECOND for ms, _ in worker.began]
-    assert [] == told(log, "skipped (m") + told(log, SKIPPED)
+    late = {(run.slot - T) // SECOND for run in stage.store.runs() if run.trigger == "catch-up"}
+    assert set(growing(30)) <= late
+    # What came due meanwhile is on time when its turn comes, and meets the overlap policy.
+    skipped = {slot for slot, (state, _) in decided(stage).items() if state == "skipped"}
+    assert not late & skipped
+    assert [slot for slot in growing(89) if slot not in skipped] == [ms // SECOND for ms, _ in worker.began]
+    assert [] == told(log, "missed")
 
 
 def test_a_claim_of_a_chain_whose_answer_was_lost_is_published_once_asked_again(stage, log):
@@ -738,6 +778,21 @@ def test_a_claim_of_a_chain_whose_answer_was_lost_is_published_once_asked_again(
     assert [12] == published(stage)
 
 
+@on_every_store
+def test_a_chain_follows_from_the_last_slot_whoever_decided_it(stage, log):
+    # During a deploy the old nodes have another schedule for the job, and bring its floor on as well.
+    old = stage.beat(sync(10, overlap="allow"), anarchon_node="old:1")
+    stage.play(4_000, old)
+    new = two(stage, sync(Growing(), overlap="allow"))
+    stage.play(60_500, old, *new)
+    sent = published(stage)
+    assert sorted(set(sent)) == sorted(sent) == list(decided(stage))
+    assert {*range(0, 61, 10)} <= set(sent), "the old nodes go on"
+    for before, slot in pairwise(sent):
+        assert slot % 10 == 0 or growing(slot, before) == [slot], "asked for the successor of the last one"
+    assert 5 <= len([slot for slot in sent if slot % 10]), "and so do the new ones"
+
+
 def test_a_chain_that_raises_after_some_slots_is_dropped_with_a_line_and_the_others_go_on(stage, log):
     schedule = sync(Failing(), overlap="allow")
     schedule["other"] = {"task": "proj.other", "schedule": 10}
@@ -747,7 +802,10 @@ def test_a_chain_that_raises_after_some_slots_is_dropped_with_a_line_and_the_oth
     for message in stage.messages():
         told_of = message.headers["anarchon"]
         by_job[told_of["job"]].append((from_iso(told_of["slot"]) - T) // SECOND)
-    assert {"sync": [slot for slot in growing(29)], "other": [*range(0, 61, 10)]} == by_job
+    # That 24 has no successor comes out as it falls due.
+    assert [7, 12, 19] == [slot for slot in by_job["sync"] if slot < 24]
+    assert by_job["sync"][3:] in ([], [24])
+    assert [*range(0, 61, 10)] == by_job["other"]
     why = "entry 'sync': ZeroDivisionError: no such holiday; this job stays out, the others go on"
     assert [why, why] == lines(log, "stays out"), "once on each node"
     assert [] == lines(log, "this look failed")
@@ -756,19 +814,41 @@ def test_a_chain_that_raises_after_some_slots_is_dropped_with_a_line_and_the_oth
 
 def test_a_chain_that_is_not_due_as_far_as_it_was_asked_is_told_of_once_and_published_when_it_is(stage, log):
     beat = stage.beat(sync(Seldom()))
-    asked = []
-    find = beat.plan.jobs["sync"].times.next
     stage.run(beat, 59 * MINUTE)
     assert [] == published(stage)
     until = iso(T + 1_000 * SECOND)
-    line = f"entry 'sync': its schedule is not due before {until}, as far as it was asked; it is asked again then"
+    line = f"entry 'sync': its schedule is not due before {until}, as far as it was asked"
+    line += "; it is asked again then"
     assert [line] == lines(log, "is not due")
     stage.run(beat, MINUTE)
     assert [3600] == published(stage)
     stage.run(beat, HOUR)
     assert [line] == lines(log, "is not due"), "not for every slot"
-    assert [] == asked
-    assert find is not None
+
+
+class Never(Growing):
+    """Somebody's own that has no time any more, and says so by looking very far."""
+
+    def is_due(self, last_run_at):
+        return False, 86400.0 * 36500
+
+    def __repr__(self):
+        return "<Never>"
+
+
+def test_a_chain_that_is_never_due_is_told_of_once_and_asked_no_more(stage, log):
+    schedule = sync(Never())
+    schedule["other"] = {"task": "proj.other", "schedule": 10}
+    beats = two(stage, schedule)
+    stage.play(30_100, *beats)
+    never = f"entry 'sync': its schedule has no fire time after {iso(T)}"
+    assert [never, never] == lines(log, "entry 'sync'"), "once on each node"
+    assert 4 == len(stage.messages())
+    assert {None} == {beat.plan.jobs["sync"].due_at for beat in beats}
+    for beat in beats:
+        checks = beat.plan.jobs["sync"].times.checks
+        stage.play(stage.clock.ms + 60_000, *beats)
+        assert checks == beat.plan.jobs["sync"].times.checks
 
 
 # Once -------------------------------------------------------------------------------------------
@@ -790,7 +870,9 @@ def test_a_one_off_job_runs_once_whatever_nodes_there_are_and_come(stage, log):
     hold(stage, 7_000)
     finish(stage, 7_000)
     later = two(stage, sync(at(7_000)))
-    stage.play(DAY, later[0])
+    stage.play(15_000, later[0])
+    stage.clock.ms = DAY
+    stage.play(DAY + 5_000, *later)
     assert [] == published(stage)
     assert [("succeeded", "scheduled")] == [(run.state, run.trigger) for run in stage.store.runs()]
 
@@ -835,9 +917,24 @@ def test_a_one_off_job_that_was_moved_to_another_time_runs_then(stage, log):
     before.tick()
     before.close()
     after = stage.beat(sync(at(2_000)))
-    stage.run(after, HOUR + 1_000)
+    stage.run(after, 3_000)
+    hold(stage, 2_000)
+    finish(stage, 2_000)
+    stage.run(after, HOUR)
     assert [2] == published(stage), "and not at the other one too"
-    assert {2: ("abandoned", "dispatched 1 times and never started")}.keys() == decided(stage).keys()
+    assert {2: ("succeeded", None)} == decided(stage)
+
+
+def test_a_one_off_job_that_was_moved_and_came_due_while_nobody_looked_runs_late(stage, log):
+    for time in (HOUR, 2 * HOUR):
+        before = stage.beat(sync(at(time)))
+        before.tick()
+        before.close()
+        stage.clock.advance(1_000)
+    stage.clock.ms = 30 * HOUR
+    stage.beat(sync(at(2 * HOUR))).tick()
+    assert [7200] == published(stage)
+    assert {7200: ("queued", None)} == decided(stage)
 
 
 def test_a_one_off_job_that_was_run_and_moved_on_runs_again(stage, log):
@@ -863,6 +960,28 @@ def test_a_one_off_job_that_was_set_to_the_past_is_recorded_as_missed(stage, log
     assert ["1: skipped (missed)"] == told(log, "missed")
 
 
+def test_a_one_off_job_outlives_a_store_that_forgets_everything_before_its_time(stage, log):
+    beat = stage.beat(sync(at(7_000)))
+    stage.run(beat, 2_000)
+    beat.store._ledger = memory.Ledger(created=stage.clock.wall())  # wiped
+    beat._registered_at = None  # an hour later
+    stage.run(beat, 2_000)
+    assert {T} == floors(stage, beat), "from when the job was seen first, as the node remembers"
+    stage.run(beat, 10_000)
+    assert [7] == published(stage)
+
+
+def test_a_one_off_job_that_has_run_does_not_run_again_in_a_store_that_forgets_everything(stage, log):
+    beat = stage.beat(sync(at(2_000)))
+    stage.run(beat, 3_000)
+    assert [2] == published(stage)
+    beat.store._ledger = memory.Ledger(created=stage.clock.wall())  # wiped
+    beat._registered_at = None  # an hour later
+    stage.run(beat, 10_000)
+    assert [] == published(stage)
+    assert {} == decided(stage)
+
+
 def test_a_one_off_job_that_comes_due_while_it_is_paused_does_not_run(stage, log):
     beat = stage.beat(sync(at(7_000)))
     beat.tick()
@@ -876,38 +995,68 @@ def test_a_one_off_job_that_comes_due_while_it_is_paused_does_not_run(stage, log
 
 # Many nodes, lost answers -----------------------------------------------------------------------
 
+#: What a node says of what it decided itself, less what it only found decided.
+DECISIONS = ("dispatched by", SKIPPED, WAITS, PAUSED, "skipped (paused)", "skipped (missed)")
+
+
+def three(stage, schedule):
+    """Three nodes with some jitter, the same each time the test is run."""
+    beats = [stage.beat(schedule, anarchon_node=f"{n}:{n}", anarchon_jitter=0.3) for n in (1, 2, 3)]
+    for beat in beats:
+        beat.plan.node = beat.node.name
+    return beats
+
 
 @pytest.mark.parametrize("overlap", ["skip", "queue", "cancel", "allow"])
 @pytest.mark.parametrize("catch_up", ["latest", "all"])
-@pytest.mark.parametrize("seed", range(4))
-def test_whatever_answers_are_lost_each_slot_is_decided_once_and_each_dispatch_told_once(
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_answers_are_lost_each_slot_is_decided_once_and_told_once(
     stage, log, overlap, catch_up, seed
 ):
     chance = random.Random(f"{overlap} {catch_up} {seed}")
     schedule = sync(3, overlap=overlap, catch_up=catch_up, start_timeout=20, lease=6)
-    beats = [stage.beat(schedule, anarchon_node=f"{n}:{n}", anarchon_jitter=0.3) for n in (1, 2, 3)]
-    for beat in beats:
-        put_in_front(beat, Faults(beat.store)).loses = lambda verb: chance.random() < 0.1
-    worker = Worker(stage, takes=4_100)
-    stage.play(90_000, *beats, worker)
-    for beat in beats:
-        beat.store.loses = lambda verb: False
-    stage.play(96_000, *beats, worker)
-    assert {T + 96_000} >= floors(stage) if catch_up == "latest" else True
-    runs = {run.slot - T: run for run in stage.store.runs(limit=1_000)}
-    floor = max(floors(stage)) - T
-    covered = sorted(
-        slot for run in runs.values() for slot in range(run.slot - T, (run.until or run.slot) - T + 1, 3_000)
-    )
-    assert [*range(0, floor + 1, 3_000)] == covered, "each slot has one record, none is left out"
+    beats = three(stage, schedule)
+    on_the_way = [put_in_front(beat, Faults(beat.store)) for beat in beats]
+    worker = Worker(stage, takes=4_100, every=250)
+    for faults in on_the_way:
+        faults.loses = lambda verb: chance.random() < 0.1
+    stage.play(24_000, *beats, worker)
+    stage.store.pause("sync", reason="migration", by="alice")
+    stage.play(30_000, *beats, worker)
+    stage.store.resume("sync")
+    stage.play(48_000, *beats, worker)
+    for faults in on_the_way:
+        faults.loses = lambda verb: False
+    stage.play(54_500, *beats, worker)
+
+    runs = stage.store.runs(limit=1_000)
+    covered = [slot - T for run in runs for slot in range(run.slot, (run.until or run.slot) + 1, 3_000)]
+    (floor,) = floors(stage, *beats)
+    assert [*range(0, floor - T + 1, 3_000)] == sorted(covered), "one record of each, and none left out"
+    assert 36_000 <= floor - T
     sent = Counter((message["slot"], message["dispatch"]) for message in worker.messages)
     assert {1} == set(sent.values()), "no dispatch is published twice"
-    counted = Counter(told(log))
-    for line, times in counted.items():
-        if "dispatched by" in line or SKIPPED in line or WAITS in line or "cancelled" in line:
-            assert 1 == times, line
-    began = Counter(ms for ms, _ in worker.began)
-    assert {1} == set(began.values())
+    said = Counter(line for line in told(log) if any(decision in line for decision in DECISIONS))
+    assert {1} == set(said.values()), said.most_common(3)
+    assert {1} == set(Counter(ms for ms, _ in worker.began).values())
     if overlap != "allow":
         assert all(done <= began for (_, done, _), (_, began) in pairwise_ends(worker))
     assert [] == lines(log, "this look failed")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_answers_are_lost_a_chain_goes_on_from_slot_to_slot(stage, log, seed):
+    chance = random.Random(seed)
+    schedule = sync(Growing(), overlap="allow")
+    beats = three(stage, schedule)
+    on_the_way = [put_in_front(beat, Faults(beat.store)) for beat in beats]
+    for faults in on_the_way:
+        faults.loses = lambda verb: chance.random() < 0.15
+    stage.play(60_000, *beats)
+    for faults in on_the_way:
+        faults.loses = lambda verb: False
+    stage.play(68_000, *beats)
+    assert growing(67) == sorted(published(stage)), "whose answer was lost comes a little later"
+    assert growing(67) == list(decided(stage))
+    assert {T + 67_000} == floors(stage, *beats)
+    assert [] == lines(log, "missed") + lines(log, "this look failed")

@@ -26,6 +26,7 @@ from anarchon_celery import HandedOver, LeaseLost, Scheduler, Task, current_leas
 from anarchon_celery import lease as lease_module
 from anarchon_celery import task as task_module
 from anarchon_celery.config import Config
+from anarchon_celery.errors import StoreUnreachable
 from anarchon_celery.protocol import OVERTAKEN, Node, Offer, Redispatch, RunKey, Start, Started
 from anarchon_celery.slots import iso
 from anarchon_celery.stores import memory, new_nonce, open_store
@@ -1172,6 +1173,123 @@ def test_a_run_that_is_asked_to_stop_and_ended_by_its_pool_is_cancelled(stage, l
         stage.deliver()
     assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
     assert [STARTED, ASKED, CANCELLED] == lines(log)
+
+
+def test_that_it_was_asked_to_stop_counts_for_more_than_that_its_worker_stops(stage, log, stop_the_worker):
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        wait_until(lambda: self.lease.aborted)
+        stop_the_worker()
+        raise SystemExit
+
+    key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
+    with pytest.raises(SystemExit):
+        stage.deliver()
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
+    assert [STARTED, ASKED, CANCELLED] == lines(log)
+    ((_, mine),) = keeper._keepers.values()
+    assert {} == mine._leases
+
+
+@pytest.mark.parametrize("swallowed", ["returns", "raises", "retries"])
+def test_a_run_whose_body_swallows_that_it_is_to_stop_is_cancelled_all_the_same(stage, log, swallowed):
+    @stage.task(autoretry_for=(Exception,), default_retry_delay=0)
+    def job(self):
+        stage.overtake(key)
+        try:
+            self.lease.wait(15)
+        except Exception as stopped:
+            if swallowed == "raises":
+                raise ValueError("in the middle") from stopped
+            if swallowed == "retries":
+                raise self.retry(countdown=0) from stopped
+        return "half a report"
+
+    key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
+    assert ("PENDING", None) == (stage.deliver().state, stage.result.result), "nothing is stored"
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
+    assert [] == stage.messages()
+    assert [STARTED, ASKED, CANCELLED] == lines(log)
+
+
+def test_a_run_whose_worker_stops_first_is_cancelled_if_it_is_asked_to_stop(stage, log, stop_the_worker):
+    @stage.task()
+    def job(self):
+        stop_the_worker()
+        wait_until(lambda: self.lease.aborted)
+        stage.overtake(key)
+        wait_until(lambda: self.lease.reason == OVERTAKEN)
+        self.lease.check()
+
+    key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
+    stage.deliver()
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
+    assert [STARTED, ASKED, CANCELLED] == lines(log)
+
+
+def test_a_run_that_hands_over_unaware_that_it_is_to_stop_ends(stage, stop_the_worker):
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        stop_the_worker()
+        self.lease.wait(15)
+
+    key = stage.dispatch(anarchon={"lease": 60, "heartbeat": 30})
+    stage.deliver()
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason), "and no attempt follows"
+
+
+def test_a_run_that_retries_unaware_that_it_is_to_stop_ends(stage):
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        raise self.retry(countdown=1)
+
+    key = stage.dispatch(anarchon={"lease": 60, "heartbeat": 30})
+    assert ("PENDING", None) == (stage.deliver().state, stage.result.result)
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
+    assert [] == stage.messages()
+
+
+def test_a_run_that_is_asked_to_stop_is_not_given_back(stage, starved):
+    released = []
+    release = starved.store.release
+
+    def release_and_note(*args, **kwargs):
+        released.append(args)
+        return release(*args, **kwargs)
+
+    starved.store.release = release_and_note
+
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        starved.confirm(self.lease)
+        self.lease.check()
+
+    key = stage.dispatch()
+    stage.deliver()
+    assert ("cancelled", []) == (stage.run(key).state, released)
+
+
+def test_an_end_as_cancelled_that_cannot_be_recorded_is_said_so(stage, log, starved, monkeypatch):
+    monkeypatch.setattr(keeper, "RELEASE_WITHIN", 0.1)
+
+    def away(*args, **kwargs):
+        raise StoreUnreachable("it is down")
+
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        starved.confirm(self.lease)
+        starved.store.finish = away
+        self.lease.check()
+
+    key = stage.dispatch()
+    assert ("PENDING", None) == (stage.deliver().state, stage.result.result)
+    assert ("running", OVERTAKEN) == (stage.run(key).state, stage.run(key).stop)
+    assert [STARTED, ASKED, "cancelled, but that could not be recorded: it is down"] == lines(log)
 
 
 def test_a_run_that_gives_up_before_it_is_told_to_stop_is_cancelled_too(stage, log):
