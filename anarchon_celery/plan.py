@@ -31,6 +31,7 @@ class PlannedJob:
 
     ``cursor`` is None until the store has told of it, ``floor`` what it told. ``supervised`` is None where
     this node does not know: then the store does, and ``learnt`` is what it said last, as ``paused`` is.
+    ``hash`` is the schedule's, as it was registered.
     """
 
     name: str
@@ -39,6 +40,7 @@ class PlannedJob:
     supervised: bool | None = None
     learnt: bool = False
     paused: str | None = None
+    hash: str | None = None
     floor: int | None = None
     cursor: int | None = None
     first_seen: int | None = None
@@ -70,8 +72,10 @@ class Plan:
         return known
 
     def _registration(self, job: PlannedJob) -> Registration:
+        job.hash = job.times.key
         return Registration(
-            job=job.name, hash=job.times.key, cursor=job.cursor, first_seen=job.first_seen,
+            job=job.name, hash=job.hash, cursor=job.cursor, first_seen=job.first_seen,
+            effective=None if job.cursor is None else job.effective,
             supervised=job.learnt if job.supervised is None else job.supervised, paused=job.paused,
         )  # fmt: skip
 
@@ -177,7 +181,7 @@ class Plan:
             self._move(job, job.cursor)
             return []
         offer = Offer(
-            job=job.name, slots=found.slots, late=found.late, leap=found.leap,
+            job=job.name, hash=job.hash, slots=found.slots, late=found.late, leap=found.leap,
             overlap=job.policy.overlap, catch_up=job.policy.catch_up,
             chained=job.times.chained, after=job.floor if job.times.chained else None,
             claim_timeout=self.claim_timeout,

@@ -199,6 +199,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         for run in answer.ended:
             emit(_end_of(run))
         for claim in answer.claims:
+            if claim.answer != "taken" and claim.run is not None and _ended_later(claim.run):
+                continue  # the answer was lost meanwhile; whose call it was has told of it
             if claim.answer in ("taken", "overlap", "paused"):
                 emit(_loss(claim))
             elif claim.answer == "cancelled" and claim.run is not None:
@@ -347,6 +349,11 @@ class Question:
         """The runs it may have won."""
         slots = [RunKey(offer.job, slot) for offer in self.offers for slot in offer.slots]
         return slots + [one.key for one in self.seen]
+
+
+def _ended_later(run: Run) -> bool:
+    """Whether a run was ended by another call than the one that decided its slot."""
+    return run.ended and run.finished_at != run.claimed_at
 
 
 def _loss(claim: Claim) -> Event:

@@ -19,6 +19,7 @@ from anarchon_celery.errors import ScheduleError
 from anarchon_celery.schedules import cron, every, fire_times
 from anarchon_celery.slots import DAY, HOUR, MINUTE, Due, Leap, due, first_due, from_iso, iso
 
+
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """However slow this machine is, a look ends where the checks do."""

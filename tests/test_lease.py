@@ -732,12 +732,11 @@ def test_a_task_that_is_asked_to_stop_is_woken_at_once_and_told_once(stage, log)
         stage.overtake()
         wait_until(lambda: raised, 5)
     assert [(Cancelled, OVERTAKEN)] == [(type(reason), str(reason)) for reason in raised]
-    assert (OVERTAKEN, True, True, True, 0.0) == (
-        mine.reason, mine.aborted, mine.cancelled, mine.lost, mine.remaining,
-    )  # fmt: skip
+    assert (OVERTAKEN, True, True, False) == (mine.reason, mine.aborted, mine.cancelled, mine.lost)
+    assert 25 < mine.remaining < 30, "it is its own until it stops"
     assert raised == [mine.raised]
     assert [ASKED] == lines(log)
-    assert held_by(stage.keeper, "id-report") is None, "and is renewed no more"
+    assert held_by(stage.keeper, "id-report") is mine, "so that its own end would count"
     assert ("running", mine.token) == (stage.run().state, stage.run().token), "until its end is recorded"
 
 

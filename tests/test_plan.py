@@ -108,8 +108,9 @@ def test_an_old_node_tells_what_it_remembers_too():
     plan = known(floor=T)
     plan.learn([told(floor=T + MINUTE, first=T - HOUR, supervised=True)])
     expected = Registration(
-        job="report", hash=Interval(MINUTE).key, cursor=T + MINUTE, first_seen=T - HOUR, supervised=True
-    )
+        job="report", hash=Interval(MINUTE).key, cursor=T + MINUTE, effective=T - HOUR,
+        first_seen=T - HOUR, supervised=True,
+    )  # fmt: skip
     assert [expected] == plan.registrations()
 
 
@@ -537,6 +538,20 @@ def test_a_slot_behind_one_that_was_won_is_offered_again_soon():
     assert (T + 2 * SECOND,) == offered(plan, now + 62).slots
 
 
+def test_after_a_slot_that_did_not_wait_a_job_is_as_impatient_as_at_first():
+    plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
+    now = T + 20 * SECOND
+    for _ in range(4):
+        offered(plan, now)
+        plan.decided(answer((T + SECOND, "wait"), floor=T), now)
+        now = plan.next_due() or 0
+    offered(plan, now)
+    plan.decided(answer((T + SECOND, "won"), floor=T + SECOND), now)
+    offered(plan, now)
+    plan.decided(answer((T + 2 * SECOND, "wait"), floor=T + SECOND), now)
+    assert now + 62 == plan.next_due()
+
+
 def test_after_its_turn_has_come_a_job_waits_as_briefly_as_at_first():
     plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
     now = T + 2 * SECOND
@@ -648,3 +663,9 @@ def test_a_schedule_that_raises_costs_its_own_job_and_no_other(caplog, asked):
     assert said == [
         "[anarchon] entry 'bad': ArithmeticError: no such moon; this job stays out, the others go on"
     ]
+
+
+def test_an_offer_says_of_which_schedule_its_slots_are():
+    plan = known(floor=T)
+    (registered,) = plan.registrations()
+    assert Interval(MINUTE).key == registered.hash == offered(plan, T + MINUTE).hash

@@ -10,7 +10,6 @@ import random
 import re
 from collections import Counter
 from datetime import timedelta
-from itertools import pairwise
 
 import pytest
 from celery.schedules import BaseSchedule
@@ -301,7 +300,6 @@ def test_and_so_it_is_when_the_answer_was_lost(stage, log):
     ] == told(log)[1:]  # fmt: skip
 
 
-@pytest.mark.xfail(strict=True, reason="the answer does not say that it was another call that ended the run")
 @pytest.mark.parametrize(
     ("overlap", "end"), [("cancel", f"cancelled: {OVERTAKEN}"), ("queue", SKIPPED)], ids=["cancel", "queue"]
 )
@@ -380,15 +378,16 @@ def test_under_all_what_comes_due_behind_a_late_slot_waits_for_its_turn_too(stag
     assert {T + 10_000} == floors(stage, beat)
 
 
-def test_under_all_a_node_that_waits_asks_once_a_poll(stage):
+@pytest.mark.parametrize(("poll", "times"), [(1, 10), (2.5, 4)])
+def test_under_all_a_node_that_waits_for_a_long_run_asks_once_a_poll(stage, poll, times):
     outage(stage, 65_000, catch_up="all")
-    beat = stage.beat(sync(catch_up="all"))
-    faults = put_in_front(beat, Faults(beat.store))
-    stage.run(beat, 100)
+    beat, faults = stage.faulty_beat(sync(catch_up="all"), anarchon_poll=poll)
+    stage.run(beat, 5_000)
+    assert faults.calls["claim"] <= 5 + times, "a little oftener at first"
     faults.calls.clear()
     stage.run(beat, 10_000)
-    assert 9 <= faults.calls["claim"] <= 11
-    assert 9 <= faults.calls["expired"] <= 11
+    assert times - 1 <= faults.calls["claim"] <= times + 1
+    assert times - 1 <= faults.calls["expired"] <= times + 1
 
 
 def test_under_all_the_next_follows_within_a_poll_of_the_end_of_the_one_before(stage):
@@ -401,14 +400,19 @@ def test_under_all_the_next_follows_within_a_poll_of_the_end_of_the_one_before(s
     assert max(waits) <= 1_100
 
 
-@pytest.mark.xfail(strict=True, reason="one late slot is decided per poll, and as many come due meanwhile")
-def test_under_all_a_job_of_every_second_works_its_backlog_off(stage):
+def test_under_all_a_job_of_every_second_works_its_backlog_off(stage, log):
     outage(stage, 40_000, every=1, catch_up="all")
-    beat = stage.beat(sync(1, catch_up="all"))
+    beats = two(stage, sync(1, catch_up="all"))
     worker = Worker(stage, takes=200)
-    stage.play(200_000, beat, worker)
-    slot, began = worker.began[-1]
-    assert began - slot < 20_000, "half of what it was"
+    stage.play(90_000, *beats, worker)
+    began = [slot // SECOND for slot, _ in worker.began]
+    skipped = [slot for slot, (state, _) in decided(stage).items() if state == "skipped"]
+    assert [slot for slot in range(1, 91) if slot not in skipped] == began, "oldest first"
+    # The last late one is followed by some that are on time by then: they meet the overlap policy.
+    assert skipped == [*range(skipped[0], skipped[0] + len(skipped))]
+    assert len(skipped) <= 11
+    assert [] == [slot for slot, at in worker.began if slot >= 80_000 and at >= slot + SECOND], "in time"
+    assert [] == told(log, "missed")
 
 
 @on_every_store
@@ -459,7 +463,7 @@ def test_under_all_a_slot_that_was_missed_is_told_once_though_the_answer_was_los
 def test_under_all_and_queue_the_late_ones_run_in_turn_and_the_newest_on_time_waits(stage, log):
     outage(stage, 45_000, catch_up="all", overlap="queue")
     beats = two(stage, sync(catch_up="all", overlap="queue"))
-    worker = Worker(stage, takes=4_500)
+    worker = Worker(stage, takes=2_500)
     stage.play(100_000, *beats, worker)
     began = [ms for ms, _ in worker.began]
     assert [*range(10_000, began[-1] + 1, 10_000)] == began
@@ -779,18 +783,14 @@ def test_a_claim_of_a_chain_whose_answer_was_lost_is_published_once_asked_again(
 
 
 @on_every_store
-def test_a_chain_follows_from_the_last_slot_whoever_decided_it(stage, log):
-    # During a deploy the old nodes have another schedule for the job, and bring its floor on as well.
+def test_a_chain_follows_from_its_own_slots_beside_those_of_another_schedule(stage, log):
+    # During a deploy the old nodes have another schedule for the job, and each has a floor of its own.
     old = stage.beat(sync(10, overlap="allow"), anarchon_node="old:1")
     stage.play(4_000, old)
     new = two(stage, sync(Growing(), overlap="allow"))
     stage.play(60_500, old, *new)
     sent = published(stage)
-    assert sorted(set(sent)) == sorted(sent) == list(decided(stage))
-    assert {*range(0, 61, 10)} <= set(sent), "the old nodes go on"
-    for before, slot in pairwise(sent):
-        assert slot % 10 == 0 or growing(slot, before) == [slot], "asked for the successor of the last one"
-    assert 5 <= len([slot for slot in sent if slot % 10]), "and so do the new ones"
+    assert sorted({*range(0, 61, 10), *growing(60, last=4)}) == sorted(sent) == list(decided(stage))
 
 
 def test_a_chain_that_raises_after_some_slots_is_dropped_with_a_line_and_the_others_go_on(stage, log):
@@ -810,6 +810,23 @@ def test_a_chain_that_raises_after_some_slots_is_dropped_with_a_line_and_the_oth
     assert [why, why] == lines(log, "stays out"), "once on each node"
     assert [] == lines(log, "this look failed")
     assert [["other"], ["other"]] == [list(beat.plan.jobs) for beat in beats]
+
+
+def test_a_chain_that_cannot_say_what_it_is_any_more_is_dropped_with_a_line(stage, log, monkeypatch):
+    def shown(self):
+        raise ConnectionError("no database")
+
+    schedule = sync(Growing(), overlap="allow")
+    schedule["other"] = {"task": "proj.other", "schedule": 10}
+    beat = stage.beat(schedule)
+    stage.run(beat, 1_000)
+    monkeypatch.setattr(Growing, "__repr__", shown)
+    beat._registered_at = None  # an hour later
+    stage.run(beat, 9_500)
+    why = "entry 'sync': ConnectionError: no database; this job stays out, the others go on"
+    assert [why] == lines(log, "stays out")
+    assert [] == lines(log, "this look failed")
+    assert ["other", "other"] == [message.headers["anarchon"]["job"] for message in stage.messages()]
 
 
 def test_a_chain_that_is_not_due_as_far_as_it_was_asked_is_told_of_once_and_published_when_it_is(stage, log):
