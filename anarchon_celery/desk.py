@@ -72,7 +72,7 @@ class JobView:
         if self.mine is not None:
             return self.mine.schedule
         hashes = self.stored.hashes if self.stored else ()
-        return max(hashes, key=lambda known: known[1])[0] if hashes else ""
+        return hashes[-1].hash if hashes else ""
 
     @property
     def zone(self) -> str | None:

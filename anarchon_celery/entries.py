@@ -78,12 +78,12 @@ def read_jobs(app: Celery, config: Config, given: Iterable[GivenEntry]) -> tuple
             _refuse_others(app, first, others)
             entry = read_entry(app, first.name, first.fields, policy=first.policy)
             jobs[entry.name] = entry, planned(app, config, entry)
-        except Exception as reason:  # ours, or of a schedule that is somebody's own code
+        except (Exception, SystemExit) as reason:  # ours, or of a schedule that is somebody's own code
             refused.append(_refusal(first, reason))
     return jobs, refused
 
 
-def _refusal(given: GivenEntry, reason: Exception) -> str:
+def _refusal(given: GivenEntry, reason: BaseException) -> str:
     """Say in one line what is wrong, and where it was written if that is not the settings."""
     entry = f"entry {given.name!r}"
     text = str(reason) if isinstance(reason, AnarchonError) else in_one_line(reason)
@@ -127,7 +127,7 @@ def _shown_schedule(given: GivenEntry) -> str:
     schedule = given.fields.get("schedule") if isinstance(given.fields, Mapping) else given.fields
     try:
         return repr(schedule)
-    except Exception:  # somebody's own
+    except (Exception, SystemExit):  # somebody's own
         return type(schedule).__name__
 
 

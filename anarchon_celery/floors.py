@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .ledger import Ledger
-from .protocol import REMEMBERED_HASHES, Job, KnownSchedule, Registration
+from .protocol import COMEBACK_AFTER, REMEMBERED_HASHES, Job, KnownSchedule, Registration
 
 
 def is_unknown(job: Job, hash: str | None) -> bool:
@@ -46,7 +46,9 @@ def cut(job: Job, now: int) -> Job:
     return replace(
         job, floor=_lower(job.floor, now), first_seen=min(job.first_seen, now),
         hashes=tuple(
-            known._replace(since=min(known.since, now), floor=_lower(known.floor, now))
+            known._replace(
+                since=min(known.since, now), floor=_lower(known.floor, now), seen=min(known.seen, now)
+            )
             for known in job.hashes
         ),
     )  # fmt: skip
@@ -61,19 +63,17 @@ def _lower(floor: int | None, now: int) -> int | None:
 
 def with_schedule(job: Job, now: int, asked: Registration) -> Job:
     """The job with this schedule among those it has: a new one, one that goes on, one that came back."""
-    starts, known = asked.cursor is None, job.known(asked.hash)
+    known = job.known(asked.hash)
+    others = [other for other in job.hashes if other.hash != asked.hash]
     if known is None:
         known = _first_sight(job, now, asked)
-    elif starts and known != job.hashes[-1]:
+    elif asked.cursor is None and any(other.seen - known.seen > COMEBACK_AFTER for other in others):
         # What came due while the job had another schedule did not come due. Its floor stays: what was
         # decided is so for good, also to nodes that never stopped having it.
         known = known._replace(since=now)
-    else:
-        return job
-    others = [other for other in job.hashes if other.hash != asked.hash][1 - REMEMBERED_HASHES :]
-    newer = [other for other in others if not starts and other.since > known.since]
-    older = [other for other in others if other not in newer]
-    return replace(job, floor=higher(job.floor, known.floor), hashes=(*older, known, *newer))
+    known = known._replace(seen=max(known.seen, now))
+    hashes = (*others[1 - REMEMBERED_HASHES :], known)
+    return replace(job, floor=higher(job.floor, known.floor), hashes=hashes)
 
 
 def _first_sight(job: Job, now: int, asked: Registration) -> KnownSchedule:

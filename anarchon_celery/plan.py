@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from .config import Policy
 from .errors import in_one_line
@@ -115,7 +116,7 @@ class Plan:
         """A schedule that raises costs its own job, with a line, and no other."""
         try:
             yield
-        except Exception as reason:
+        except (Exception, SystemExit) as reason:
             self.jobs.pop(job.name, None)
             emit(JobRefused(f"entry {job.name!r}: {in_one_line(reason)}"))
 
@@ -195,7 +196,9 @@ class Plan:
             return
         cursor = max(answer.floor or 0, job.effective if answer.floor is not None else job.cursor or 0)
         # A run may exist above the floor, where the store's clock went back: it is decided too.
-        decided = [claim.key.slot for claim in answer.claims if claim.answer in DECIDED]
+        # What lies behind one that waits is come back to: it may have run for another schedule.
+        in_order = takewhile(lambda claim: claim.answer != "wait", answer.claims)
+        decided = [claim.key.slot for claim in in_order if claim.answer in DECIDED]
         cursor = max([cursor, *decided])
         job.floor = answer.floor
         job.not_before = now + self._wait(job, answer, is_moved=cursor != job.cursor, has_won=bool(decided))

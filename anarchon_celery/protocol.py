@@ -48,9 +48,9 @@ Who may do what:
   during a deploy, while some nodes have an old schedule and some a new one, a slot of one that lies before
   what the other decided is decided too. An offer that names no schedule goes by the job's floor and
   raises all; one of a schedule that the store does not know is ``unknown``: its node has to register.
-- A schedule takes effect when it is first seen. A node that *starts* (it remembers nothing of the job) with
-  one that the store knows, but that is not the newest, begins it anew from now, and makes it the newest:
-  what came due while the job had another schedule is not caught up. A node that goes on has it as it had it.
+- A schedule takes effect when it is first seen. It *comes back* if a node starts with it (it remembers nothing
+  of the job) and another one was seen long after it was last seen: then it takes effect anew, from now. What
+  came due while the job had another schedule is not caught up. A node that goes on has it as it had it.
 - A worker may start a run only from ``claimed``, ``queued`` or ``released`` (any message of the
   run will do; to insist on the newest would starve a job whose queue is slow), or late from
   ``published`` and from ``abandoned`` without a start. Never from ``running``: an expired lease is
@@ -99,6 +99,10 @@ LEAPT = "leapt"
 
 #: Why a run is asked to stop under overlap ``cancel``.
 OVERTAKEN = "overlap: the next slot came due"
+
+#: A schedule that was last seen this long before another one comes back, where a node starts with it. Nodes
+#: register every hour: in a deploy both are seen.
+COMEBACK_AFTER = 7_200_000
 
 #: How many schedule hashes of a job are remembered: more than deploys overlap.
 REMEMBERED_HASHES = 8
@@ -175,18 +179,19 @@ class Run:
 
 
 class KnownSchedule(NamedTuple):
-    """A schedule of a job: its hash, from when on it counts, and up to where it is decided."""
+    """A schedule of a job: its hash, from when on it counts, up to where it is decided, when last registered."""
 
     hash: str
     since: int
     floor: int | None = None
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The store's record of one job.
 
-    ``hashes`` holds its schedules, the newest last, so that during a deploy old and new nodes both know
+    ``hashes`` holds its schedules, the last seen last, so that during a deploy old and new nodes both know
     from when on theirs counts and up to where it is decided; ``floor`` is the highest of their floors.
     ``paused`` is the reason, None while it is not.
     """

@@ -67,7 +67,8 @@ def _register(ledger: Ledger, now: int, asked: Registration) -> Registered:
 
 
 def _registered(job: Job, asked: Registration) -> Registered:
-    _, effective, floor = job.known(asked.hash) or KnownSchedule(asked.hash, job.first_seen)
+    known = job.known(asked.hash) or KnownSchedule(asked.hash, job.first_seen)
+    effective, floor = known.since, known.floor
     if asked.cursor is not None and asked.effective is not None:
         # Another node may have begun the schedule anew: to who goes on with it, it counts as before.
         effective = min(effective, asked.effective)

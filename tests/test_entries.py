@@ -580,7 +580,7 @@ class Own(BaseSchedule):
         return False, 60.0
 
     def __repr__(self):
-        if isinstance(self.shown, Exception):
+        if isinstance(self.shown, BaseException):
             raise self.shown
         return self.shown
 
@@ -591,6 +591,7 @@ class Own(BaseSchedule):
         (5, "TypeError: __repr__ returned non-string (type int)"),
         (ValueError("no such repr"), "ValueError: no such repr"),
         ("\ud800", "its repr() is no text that can be stored: "),
+        (SystemExit("enough"), "SystemExit: enough"),
     ],
 )
 def test_a_schedule_that_cannot_be_named_costs_its_own_job_and_no_other(shown, why):

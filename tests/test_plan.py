@@ -669,3 +669,13 @@ def test_an_offer_says_of_which_schedule_its_slots_are():
     plan = known(floor=T)
     (registered,) = plan.registrations()
     assert Interval(MINUTE).key == registered.hash == offered(plan, T + MINUTE).hash
+
+
+def test_what_lies_behind_a_slot_that_waits_is_come_back_to():
+    """It may be taken: it ran for another schedule of the job. The one that waits would never be offered."""
+    plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
+    now = T + 4 * SECOND
+    offered(plan, now)
+    said = ((T + SECOND, "won"), (T + 2 * SECOND, "wait"), (T + 3 * SECOND, "taken"), (T + 4 * SECOND, "wait"))
+    plan.decided(answer(*said, floor=T + SECOND), now)
+    assert (T + 2 * SECOND, T + 3 * SECOND, T + 4 * SECOND) == offered(plan, plan.next_due()).slots

@@ -245,9 +245,11 @@ def test_an_unreadable_job_is_learnt_back(store, client, caplog):
 @pytest.mark.parametrize(
     "hashes",
     [
-        '[["h"', "5", "null", "{}", "[5]", '["h"]', '[["h", 1]]', '[["h", "soon", null]]',
-        '[["h", 1.5, null]]', '[["h", 1, "high"]]', '[["h", 1, 1.5]]', '[["h", 1, false]]', "[[1, 1, null]]",
-        '[["h", 1, null], null]', '[["g", 1, null], ["h", 1]]',
+        '[["h"', "5", "null", "{}", "[5]", '["h"]', '[["h", 1]]', '[["h", "soon", null, 1]]',
+        '[["h", 1.5, null, 1]]', '[["h", 1, "high", 1]]', '[["h", 1, 1.5, 1]]', '[["h", 1, false, 1]]',
+        "[[1, 1, null, 1]]",
+        '[["h", 1, null, 1], null]', '[["g", 1, null, 1], ["h", 1]]', '[["h", 1, null]]',
+        '[["h", 1, null, null]]', '[["h", 1, null, 1.5]]',
     ],
 )  # fmt: skip
 def test_schedules_that_cannot_be_read_are_learnt_back(hashes, store, client):
@@ -261,7 +263,7 @@ def test_schedules_that_cannot_be_read_are_learnt_back(hashes, store, client):
     store.prune(history=0, most=0, now=T)
     (known,) = store.register(BEAT, [Registration(job="second", hash="h", cursor=T - 1)], now=T + 1)
     assert (known.floor, known.effective) == (T, T)
-    assert [job.hashes for job in store.jobs() if job.name == "second"] == [(("h", T, T),)]
+    assert [job.hashes for job in store.jobs() if job.name == "second"] == [(("h", T, T, T + 1),)]
 
 
 def test_keys_of_another_type_break_nobody_else(store, client):

@@ -8,7 +8,7 @@ key                               type    content
 {anarchon}:run:<kind>:<slot>:<j>  hash    a run: the fields of :class:`~anarchon_celery.protocol.Run`;
                                           one that is absent has its default
 {anarchon}:job:<job>              hash    a job: first_seen, seen, floor, fence, supervised (``1``),
-                                          hashes (JSON: ``[[hash, since, floor or null], …]``, the
+                                          hashes (JSON: ``[[hash, since, floor or null, seen], …]``, the
                                           newest last); while it is paused: paused (the reason),
                                           paused_by, paused_at
 {anarchon}:jobs                   set     the names of all jobs
@@ -91,6 +91,7 @@ _WORDS = {
     "ORPHANED_AFTER": protocol.ORPHANED_AFTER,
     "GONE_AFTER": protocol.GONE_AFTER,
     "REMEMBERED_HASHES": protocol.REMEMBERED_HASHES,
+    "COMEBACK_AFTER": protocol.COMEBACK_AFTER,
     "BUFFERED": protocol.BUFFERED,
     "LEAPT": protocol.LEAPT,
     "OVERTAKEN": protocol.OVERTAKEN,

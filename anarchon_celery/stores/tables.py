@@ -135,12 +135,14 @@ def _bool(name: str, cell: int) -> bool:
 
 def _schedules(name: str, cell: str) -> tuple[KnownSchedule, ...]:
     try:
-        known = tuple(KnownSchedule(hash, since, floor) for hash, since, floor in json.loads(cell))
+        known = tuple(
+            KnownSchedule(hash, since, floor, seen) for hash, since, floor, seen in json.loads(cell)
+        )
     except (TypeError, ValueError):
         raise unreadable(name, cell) from None
-    if not all((type(hash), type(since)) == (str, int) for hash, since, _ in known):
+    if not all((type(one.hash), type(one.since), type(one.seen)) == (str, int, int) for one in known):
         raise unreadable(name, cell)
-    if not all(type(floor) in (int, type(None)) for _, _, floor in known):
+    if not all(type(one.floor) in (int, type(None)) for one in known):
         raise unreadable(name, cell)
     return known
 

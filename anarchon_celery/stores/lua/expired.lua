@@ -9,6 +9,7 @@ local function cut(job)
   job.floor = floor and math.min(floor, now)
   for _, known in ipairs(schedules) do
     known.since, known.floor = math.min(known.since, now), known.floor and math.min(known.floor, now)
+    known.seen = math.min(known.seen, now)
   end
   put_schedules(job, schedules, floor)
 end

@@ -130,8 +130,8 @@ local function is_whole(number) return type(number) == 'number' and number % 1 =
 
 local function schedule_of(known)
   if type(known) ~= 'table' or type(known[1]) ~= 'string' or not is_whole(known[2]) then return nil end
-  if known[3] ~= cjson.null and not is_whole(known[3]) then return nil end
-  return {hash = known[1], since = known[2], floor = known[3] ~= cjson.null and known[3] or nil}
+  if known[3] ~= cjson.null and not is_whole(known[3]) or not is_whole(known[4]) then return nil end
+  return {hash = known[1], since = known[2], floor = known[3] ~= cjson.null and known[3] or nil, seen = known[4]}
 end
 
 -- Return the schedules of a job; none if one of them cannot be read.
@@ -149,7 +149,7 @@ end
 local function as_hashes(schedules)
   local hashes = {}
   for place, known in ipairs(schedules) do
-    hashes[place] = {known.hash, known.since, known.floor or cjson.null}
+    hashes[place] = {known.hash, known.since, known.floor or cjson.null, known.seen}
   end
   return hashes
 end

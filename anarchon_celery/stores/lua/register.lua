@@ -27,17 +27,11 @@ local function first_sight(job, schedules, one)
   return known
 end
 
--- Put a schedule where it belongs by its age; who starts with one makes it the newest.
-local function insert(schedules, known, starts)
-  if #schedules >= REMEMBERED_HASHES then table.remove(schedules, 1) end
-  local older, newer = {}, {}
+-- Whether the job had another schedule for long, while nobody had this one.
+local function was_away(schedules, known)
   for _, other in ipairs(schedules) do
-    local side = not starts and other.since > known.since and newer or older
-    side[#side + 1] = other
+    if other.seen - known.seen > COMEBACK_AFTER then return true end
   end
-  older[#older + 1] = known
-  for _, other in ipairs(newer) do older[#older + 1] = other end
-  return older
 end
 
 -- Return the schedules of the job with this one among them, and this one.
@@ -45,16 +39,17 @@ local function with_schedule(job, schedules, one)
   local known, place = schedule_by(schedules, one.hash)
   if not known then
     known = first_sight(job, schedules, one)
-  elseif not one.cursor and place < #schedules then
+    if #schedules >= REMEMBERED_HASHES then table.remove(schedules, 1) end
+  else
+    table.remove(schedules, place)
     -- What came due while the job had another schedule did not come due. Its floor stays: what was
     -- decided is so for good, also to nodes that never stopped having it.
-    known.since = now
-    table.remove(schedules, place)
-  else
-    return schedules, known
+    if not one.cursor and was_away(schedules, known) then known.since = now end
   end
+  known.seen = math.max(known.seen or now, now)
+  schedules[#schedules + 1] = known
   job.floor = higher(job.floor, known.floor)
-  return insert(schedules, known, not one.cursor), known
+  return schedules, known
 end
 
 local function register(one)
