@@ -676,6 +676,6 @@ def test_what_lies_behind_a_slot_that_waits_is_come_back_to():
     plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
     now = T + 4 * SECOND
     offered(plan, now)
-    said = ((T + SECOND, "won"), (T + 2 * SECOND, "wait"), (T + 3 * SECOND, "taken"), (T + 4 * SECOND, "wait"))
-    plan.decided(answer(*said, floor=T + SECOND), now)
+    slots = range(T + SECOND, now + 1, SECOND)
+    plan.decided(answer(*zip(slots, ("won", "wait", "taken", "wait"), strict=True), floor=T + SECOND), now)
     assert (T + 2 * SECOND, T + 3 * SECOND, T + 4 * SECOND) == offered(plan, plan.next_due()).slots

@@ -2267,7 +2267,7 @@ def test_a_floor_from_before_any_schedule_is_lowered_by_no_nodes_memory(store):
 # A schedule that comes back
 
 
-def test_a_node_that_starts_with_a_schedule_nobody_had_for_long_while_there_was_another_begins_it_anew(deploy):
+def test_a_schedule_that_nobody_had_for_long_while_there_was_another_begins_anew(deploy):
     deploy.claim(T - 2 * MINUTE, hash="h1")
     deploy.claim(T, hash="h2", overlap="allow", nonce="n2")
     deploy.now = T - MINUTE + 2 * HOUR + 1
