@@ -49,8 +49,9 @@ Who may do what:
   what the other decided is decided too. An offer that names no schedule goes by the job's floor and
   raises all; one of a schedule that the store does not know is ``unknown``: its node has to register.
 - A schedule takes effect when it is first seen. It *comes back* if a node starts with it (and remembers
-  nothing of the job) and another one was seen long after it was last seen: then it takes effect anew, from now. What
-  came due while the job had another schedule is not caught up. A node that goes on has it as it had it.
+  nothing of the job) and another one was seen long after it was last seen: then it takes effect anew, from
+  now. What came due while the job had another schedule is not caught up. A node that goes on has it as it
+  had it.
 - A worker may start a run only from ``claimed``, ``queued`` or ``released`` (any message of the
   run will do; to insist on the newest would starve a job whose queue is slow), or late from
   ``published`` and from ``abandoned`` without a start. Never from ``running``: an expired lease is
