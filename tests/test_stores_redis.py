@@ -392,7 +392,7 @@ def test_a_url_is_shown_without_its_secrets(url, shown):
     "url",
     [
         "redis://:sec/ret@h:6379/0", "redis://:123/ret@h/0", "redis://:sec#ret@h:6379/0", "redis://:sec?ret@h/0",
-        "redis://h:port/0", "redis://h/zero", "redis+sentinel://:secret@h/0", "redis://[::1/0",
+        "redis://h:port/0", "redis://h/zero", "redis://h/-1", "redis://[::1/0", "redis://:secret@h,h2/0",
     ],
 )  # fmt: skip
 def test_a_url_that_cannot_be_read_is_refused_and_not_shown(url):
@@ -406,18 +406,20 @@ def test_the_client_is_told_what_url_and_options_say():
     def told(url, **options):
         store = open_store(url, options=options)
         store.close()
-        return store._client.connection_pool.connection_kwargs
+        return store._link._settings
 
     plain = told("redis://me:s%40cret@h:7000/3?visibility_timeout=60&socket_timeout=1.5")
-    where = {name: plain[name] for name in ("host", "port", "db", "username", "password")}
-    assert where == {"host": "h", "port": 7000, "db": 3, "username": "me", "password": "s@cret"}
-    assert (plain["socket_timeout"], plain["socket_connect_timeout"]) == (1.5, 3)
-    assert "visibility_timeout" not in plain
-    assert told("redis://h", socket_timeout=9, client_name="beat")["client_name"] == "beat"
-    assert told("redis://h", socket_timeout=9)["socket_timeout"] == 9
-    assert told("valkeys://h?ssl_cert_reqs=CERT_NONE")["ssl_cert_reqs"] == "none"
+    assert plain == {"db": 3, "username": "me", "password": "s@cret", "socket_timeout": 1.5}
+    assert told("redis://h", socket_timeout=9, client_name="beat") == {
+        "socket_timeout": 9, "client_name": "beat",
+    }  # fmt: skip
+    secure = {"ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
+    assert told("valkeys://h?ssl_cert_reqs=CERT_NONE&ssl_check_hostname=false") == secure
+    assert told("redis://h?socket_timeout=9&client_name=a%2520b", socket_timeout=2) == {
+        "socket_timeout": 2, "client_name": "a%20b",
+    }  # fmt: skip
     unix = told("redis+socket://:s%40cret@/tmp/redis.sock?virtual_host=4")
-    assert (unix["path"], unix["db"], unix["password"]) == ("/tmp/redis.sock", 4, "s@cret")
+    assert unix == {"db": 4, "password": "s@cret"}
 
 
 def test_an_option_the_client_does_not_know_is_told():
@@ -529,7 +531,8 @@ def test_nor_is_that_of_a_call_that_was_interrupted(own_redis_server, monkeypatc
     store = open_store(own_redis_server.url())
     begin(store)
     assert len(store.jobs()) + len(store.nodes()) == 4  # the server has the scripts now
-    read, sent = store._client.parse_response, threading.Event()
+    client = store._link._client
+    read, sent = client.parse_response, threading.Event()
 
     def interrupt(*args, **options):
         raise Interrupted
@@ -539,10 +542,10 @@ def test_nor_is_that_of_a_call_that_was_interrupted(own_redis_server, monkeypatc
         return read(*args, **options)
 
     own_redis_server.suspend()
-    monkeypatch.setattr(store._client, "parse_response", interrupt)
+    monkeypatch.setattr(client, "parse_response", interrupt)
     with pytest.raises(Interrupted):
         store.nodes()
-    monkeypatch.setattr(store._client, "parse_response", tell_and_read)
+    monkeypatch.setattr(client, "parse_response", tell_and_read)
     with ThreadPoolExecutor(1) as thread:
         jobs = thread.submit(store.jobs)
         sent.wait(0.3)  # on a new connection nothing can be sent yet; on the old one it would be

@@ -187,6 +187,8 @@ _MODULES = {
     "rediss": "redis",
     "valkey": "redis",
     "valkeys": "redis",
+    "unix": "redis",
+    "sentinel": "redis",
 }
 
 SCHEMES = tuple(_MODULES)

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  the prefix. Its hash tag puts all keys of a store on one node of a cluster; the scripts
 --          derive all other keys from it, and redis.py describes them.
--- ARGV[1]  JSON: what the verb asks; `now`, where a test sets the time; `identity`, a candidate.
+-- ARGV[1]  JSON: what the verb asks; `now`, where a test sets the time; `identity`, a candidate;
+--          `looks`, if nothing is to change; `acknowledged`, if replicas are waited for.
 -- Answers  JSON: `now`, `identity`, `answer`, and `unreadable`: keys whose records were passed over;
 --          or `version` alone, where the store is of another version than this script.
 --
@@ -64,6 +65,17 @@ created = created and whole(created)
 if not (version and identity and created) then
   identity, created = identity or asked.identity, now
   redis.call('HSET', META, 'version', VERSION, 'identity', identity, 'created', text(created))
+end
+
+-- A replica's answers may be old, so a mere look tries to write too, in vain: a replica refuses that. What
+-- changes something tries it with a command that a full server refuses: after any other write it would go on
+-- without memory. Where replicas are waited for it does write, so that all writes before are waited for.
+if asked.looks then
+  redis.call('HDEL', META, '')
+elseif asked.acknowledged then
+  redis.call('HSET', META, 'asked', text(now))
+else
+  redis.call('ZADD', RUNS, 'XX', 0, '')
 end
 
 local function answered(value)

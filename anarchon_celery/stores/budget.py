@@ -1,0 +1,45 @@
+"""How long one call may take in all: connecting, TLS, login, asking sentinels, and the answer.
+
+The client's own timeouts are for one step each, and one call may have ten. The time a thread has
+left is known to all that happens in that thread, because a connection is made deep inside the
+client, where nothing can be handed to it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import redis
+
+#: Seconds that a call may take, connecting included. Less than any claim or lease may be trusted.
+MOST = 3.0
+
+_mine = threading.local()
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Let what happens inside take so long; it cannot get more than what is left outside."""
+    outside = getattr(_mine, "until", None)
+    until = time.monotonic() + seconds
+    _mine.until = until if outside is None else min(until, outside)
+    try:
+        yield
+    finally:
+        _mine.until = outside
+
+
+def left() -> float:
+    """Return the seconds that are left, more than none.
+
+    Raises:
+        redis.TimeoutError: none is left.
+    """
+    until = getattr(_mine, "until", None)
+    seconds = MOST if until is None else float(until - time.monotonic())
+    if seconds <= 0:
+        raise redis.TimeoutError("no time is left")
+    return seconds
