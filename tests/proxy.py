@@ -1,4 +1,4 @@
-"""A TCP proxy for tests, in front of any server: it delays, swallows, cuts, or drops an answer that was given.
+"""A TCP proxy for tests, before any server: it delays, swallows, cuts, drops an answer that was given.
 
 It knows nothing of what goes through: a chunk is what was read at once, which for small messages is
 one message. What a test sets counts from the next chunk on, for all connections.

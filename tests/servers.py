@@ -285,12 +285,12 @@ class WatchedRedis:
 
     def _knows_all(self, sentinel: RedisServer) -> bool:
         with sentinel.client() as client:
-            state = client.sentinel_masters()[self.MASTER]
+            state = client.sentinel_masters()[self.MASTER]  # type: ignore[call-overload]
         return state['num-other-sentinels'] == 2 and state['num-slaves'] == len(self.replicas)
 
     def _master_of(self, sentinel: RedisServer) -> int:
         with sentinel.client() as client:
-            return client.sentinel_masters()[self.MASTER]['port']
+            return client.sentinel_masters()[self.MASTER]['port']  # type: ignore[call-overload]
 
 
 class Sentinel(RedisServer):

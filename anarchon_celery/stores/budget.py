@@ -23,13 +23,14 @@ _mine = threading.local()
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
     """Let what happens inside take so long; it cannot get more than what is left outside."""
-    outside = getattr(_mine, "until", None)
-    until = time.monotonic() + seconds
-    _mine.until = until if outside is None else min(until, outside)
+    outside = getattr(_mine, "window", None)
+    begin = time.monotonic()
+    end = begin + seconds if outside is None else min(begin + seconds, outside[1])
+    _mine.window = (begin, end)
     try:
         yield
     finally:
-        _mine.until = outside
+        _mine.window = outside
 
 
 def left() -> float:
@@ -38,8 +39,17 @@ def left() -> float:
     Raises:
         redis.TimeoutError: none is left.
     """
-    until = getattr(_mine, "until", None)
-    seconds = MOST if until is None else float(until - time.monotonic())
+    window = getattr(_mine, "window", None)
+    seconds = MOST if window is None else float(window[1] - time.monotonic())
     if seconds <= 0:
         raise redis.TimeoutError("no time is left")
     return seconds
+
+
+def is_late() -> bool:
+    """Whether more than half of the time is over.
+
+    A server that took so long for one step will not do the next one in what is left.
+    """
+    begin, end = getattr(_mine, "window", None) or (0.0, float("inf"))
+    return time.monotonic() > (begin + end) / 2

@@ -8,6 +8,7 @@ connection stays, so that the next call has one.
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import threading
@@ -20,15 +21,12 @@ from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.retry import Retry
 
+from ..errors import StoreUnusable
 from .addresses import Host
-from .budget import MOST, left
-
-#: A call is sent only while so much of its time is left: an answer after that is none.
-LEAST_TIME = MOST / 2
-
+from .budget import MOST, is_late, left
 
 class TooLate(redis.RedisError):
-    """Connected, but the time of the call is nearly over: nothing was sent."""
+    """Connected, but too much of the call's time is over: nothing was sent."""
 
 
 class _InTime(AbstractConnection):
@@ -37,8 +35,8 @@ class _InTime(AbstractConnection):
     _is_greeting = False
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        if not self._is_greeting and left() < LEAST_TIME:
-            raise TooLate(f"it took more than {MOST - LEAST_TIME:g} s to get through to it")
+        if not self._is_greeting and is_late():
+            raise TooLate("getting through to it took too long")
         self._hurry()
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
 
@@ -106,10 +104,13 @@ class Plain(_InTime, redis.Connection):
                 sock.connect(address)
                 sock.settimeout(left())
                 return sock
-            except (OSError, redis.TimeoutError):
+            except (OSError, redis.TimeoutError) as error:
                 sock.close()
-                if at == len(found) - 1:
-                    raise
+                if at < len(found) - 1:
+                    continue
+                if isinstance(error, TimeoutError):
+                    raise redis.TimeoutError("connecting takes too long") from None
+                raise
         raise OSError(f"{self.host} has no address")
 
     def _set_up(self, sock: socket.socket) -> None:
@@ -122,6 +123,16 @@ class Plain(_InTime, redis.Connection):
 
 class Secure(redis.SSLConnection, Plain):
     """One over TLS: the client wraps what ``Plain`` connects."""
+
+    def _connect(self) -> Any:
+        files = {"ssl_ca_certs": self.ca_certs, "ssl_certfile": self.certfile, "ssl_keyfile": self.keyfile}
+        for name, path in files.items():
+            if path and not os.access(path, os.R_OK):
+                raise StoreUnusable(f"{name}={path!r}: there is no such file, or it must not be read")
+        try:
+            return super()._connect()  # type: ignore[no-untyped-call]
+        except TimeoutError:  # Plain says it otherwise
+            raise redis.TimeoutError("no answer in TLS: if it speaks none, redis:// is right") from None
 
 
 class Socket(_InTime, redis.UnixDomainSocketConnection):

@@ -20,7 +20,8 @@ OLDEST = (6, 2)
 
 #: What goes away by itself, by the server's word for it; the word begins its line, or the client took it off.
 _PASSING = {
-    "BUSY", "LOADING", "TRYAGAIN", "ASK", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED",
+    "BUSY": "", "LOADING": "", "NOREPLICAS": "", "CLUSTERDOWN": "", "MASTERDOWN": "", "UNBLOCKED": "",
+    **dict.fromkeys(("ASK", "TRYAGAIN"), "its keys are on their way to another node: "),
 }  # fmt: skip
 
 #: What somebody has to do, by the server's word.
@@ -53,6 +54,7 @@ _CLASSES: list[tuple[type[Exception], str]] = [
 _TEXTS = {
     r"without any password configured|no password is set": "NOPASS",
     r"(?i)authentication required": "NOAUTH",
+    r"user executing the script can't (run|access)|ACL failure in script": "NOPERM",
     r"(?i)invalid (username-password|password)|wrong number of arguments for 'auth'": "WRONGPASS",
     r"(?i)DB index is out of range|invalid DB index": "DB",
     r"SELECT is not allowed in cluster": "MOVED",
@@ -78,7 +80,7 @@ def told(error: Exception, shown: str) -> StoreError:
     if word in _TO_DO:
         return StoreUnusable(f"{shown} cannot be used: {_TO_DO[word]} ({text})")
     if word in _PASSING:
-        return StoreUnreachable(f"{shown} does not answer for now: {text}")
+        return StoreUnreachable(f"{shown} does not answer for now: {_PASSING[word]}{text}")
     if trouble := _of_tls(error):
         return StoreUnusable(f"{shown} cannot be used: {trouble}")
     refused = isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError)
@@ -93,13 +95,13 @@ def _of_tls(error: Exception) -> str | None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             why = f"its certificate is not to be trusted ({cause.verify_message})"
             return f"{why}: set ssl_ca_certs to its authority's, and the host as it is named there"
-        if isinstance(cause, ssl.SSLError) and cause.reason in (
-            "WRONG_VERSION_NUMBER",
-            "RECORD_LAYER_FAILURE",
-        ):
+        reason = str(getattr(cause, "reason", "")) if isinstance(cause, ssl.SSLError) else ""
+        if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
             return "it does not speak TLS: redis:// is right instead of rediss://"
-        if isinstance(cause, ssl.SSLError) and cause.reason and "ALERT" in cause.reason:
-            return f"it refuses our TLS ({cause.reason}): it may want ssl_certfile and ssl_keyfile"
+        if "ALERT" in reason:
+            return f"it refuses our TLS ({reason}): it may want ssl_certfile and ssl_keyfile"
+        if isinstance(cause, ssl.SSLError) and cause.library in ("X509", "PEM", "SSL"):
+            return f"TLS with it fails ({reason}): look at the ssl_… settings, and at its own"
     return None
 
 

@@ -18,6 +18,10 @@ from .connections import client_at
 from .refusals import told
 
 
+#: How much of a call's time may go by until a sentinel has answered: less than half.
+FOR_SENTINELS = 0.45
+
+
 class Route(Protocol):
     """The way to the server that has the store."""
 
@@ -91,14 +95,15 @@ class Sentinels:
         self._sentinels = list(sentinels)
         self._master = master
         self._least_others = least_others
-        self._settings = {"socket_connect_timeout": MOST / len(self._sentinels), **settings}
+        self._settings = dict(settings)
         self._known: Host | None = None
 
     def where(self) -> Host | str:
         """See :meth:`Route.where`."""
-        known = self._known or self._ask_all()
-        self._known = known
-        return known
+        if self._known is None:
+            with at_most(MOST * FOR_SENTINELS):
+                self._known = self._ask_all()
+        return self._known
 
     def lost(self) -> None:
         """Ask again next time."""

@@ -1,0 +1,668 @@
+"""Redis in all its forms: sentinels, clusters, TLS, sockets, users, and servers that refuse."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+
+import pytest
+import redis
+
+from anarchon_celery.config import redacted
+from anarchon_celery.errors import StoreUnreachable, StoreUnusable
+from anarchon_celery.protocol import Holding, Node, Offer, Registration, RunKey, Start
+from anarchon_celery.stores import open_store
+from anarchon_celery.stores.addresses import address_of
+from tests.processes import wait_until
+from tests.servers import RedisCluster, RedisServer, SecureRedisServer, WatchedRedis, free_port
+
+T = 1_790_000_000_000
+PREFIX = "{anarchon}"
+BEAT = Node(id="incarnation-1", name="one:1")
+
+
+
+@contextlib.contextmanager
+def opened(url, **options):
+    """A store, closed at the end of the block."""
+    store = open_store(url, options=options)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def begin(store, job="report", now=T):
+    """Make a job known, and claim one slot of it; return the claim."""
+    store.register(BEAT, [Registration(job=job, hash="h")], now=now)
+    return claim(store, job, now)
+
+
+def claim(store, job="report", slot=T, nonce="n1"):
+    offer = Offer(job=job, slots=(slot,))
+    return store.claim("one:1", [offer], nonce=nonce, now=slot)[0].claims[0]
+
+
+def start(store, key, token="t", now=T):
+    return store.start(Start(key=key, token=token, worker="w"), now=now)
+
+
+def until_it_answers(ask, seconds=20):
+    """Ask as a node does, again and again while the store is unreachable; return the answer."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return ask()
+        except StoreUnreachable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+# URLs -------------------------------------------------------------------------------------------
+
+SHOWN = {
+    "unix:///tmp/redis.sock?db=4": "unix:///tmp/redis.sock?db=4",
+    "unix://me:secret@/tmp/redis.sock": "unix:///tmp/redis.sock?db=0",
+    "redis+socket:///tmp/redis.sock?password=secret": "redis+socket:///tmp/redis.sock?virtual_host=0",
+    "sentinel://h?master_name=m": "sentinel://h:26379/0?master_name=m",
+    "sentinel://:secret@a:1;sentinel://b:2/3?master_name=m": "sentinel://a:1;sentinel://b:2/3?master_name=m",
+    "sentinel://me:secret@a,b/3?sentinel_password=secret&master_name=m%26m": (
+        "sentinel://a:26379;sentinel://b:26379/3?master_name=m%26m"
+    ),
+    "redis+cluster://me:secret@a:7000,b": "redis+cluster://a:7000,b:6379",
+    "rediss+cluster://:secret@a/0;rediss+cluster://:secret@b": "rediss+cluster://a:6379,b:6379",
+}
+
+
+@pytest.mark.parametrize(("url", "shown"), SHOWN.items())
+def test_a_url_is_shown_without_its_secrets(url, shown):
+    with opened(url) as store:
+        assert shown == store.shown
+        assert "secret" not in repr(address_of(url)) + repr(store)
+    assert "secret" not in redacted(url)
+
+
+SETTINGS = {
+    "unix://me:s%40@/r.sock?db=4": ([], 4, {"username": "me", "password": "s@"}),
+    "redis+socket:///r.sock?virtual_host=2&password=pw": ([], 2, {"password": "pw"}),
+    "sentinel://me:pw@a/1;sentinel://:other@b/2?master_name=m": (
+        [("a", 26379), ("b", 26379)], 1, {"username": "me", "password": "pw", "master_name": "m"},
+    ),
+    "sentinel://a;sentinel://b:1/2?master_name=m&sentinel_username=s&sentinel_password=pw": (
+        [("a", 26379), ("b", 1)], 2, {"master_name": "m", "sentinel_kwargs": {"username": "s", "password": "pw"}},
+    ),
+    "sentinel://a?master_name=m&ssl=true&sentinel_ssl=true&sentinel_ssl_ca_certs=/c": (
+        [("a", 26379)], 0,
+        {"master_name": "m", "ssl": True, "sentinel_kwargs": {"ssl": True, "ssl_ca_certs": "/c"}},
+    ),
+    "rediss+cluster://:pw@[::1]:7000,b?ssl_ca_certs=/c": (
+        [("::1", 7000), ("b", 6379)], 0, {"password": "pw", "ssl": True, "ssl_ca_certs": "/c"},
+    ),
+    "redis://h/1?visibility_timeout=60&max_connections=2&health_check_interval=25&fanout_prefix=true": (
+        [("h", 6379)], 1, {},
+    ),
+    "redis://h?db=5": ([("h", 6379)], 5, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("url", "found"), SETTINGS.items())
+def test_a_url_says_where_and_how(url, found):
+    address = address_of(url)
+    assert found == (list(address.hosts), address.db, address.settings)
+
+
+def test_options_count_before_the_url():
+    url = "sentinel://:one@h?master_name=m&sentinel_password=one&sentinel_username=me"
+    address = address_of(url, {"password": "two", "sentinel_kwargs": {"password": "two"}, "master_name": "n"})
+    assert address.settings == {
+        "password": "two", "master_name": "n", "sentinel_kwargs": {"username": "me", "password": "two"},
+    }  # fmt: skip
+    assert address.shown == "sentinel://h:26379/0?master_name=n"
+
+
+WRONG = {
+    "redis+cluster://h/1": "the redis+cluster URL of the store cannot be read: redis+cluster://:password@host",
+    "redis+cluster://:sec/ret@h": "the redis+cluster URL of the store cannot be read: redis+cluster://",
+    "sentinel://a;sentinel://b:port?master_name=m": "cannot be read: sentinel://:password@host:26379;sentinel:",
+    "sentinel://a;redis://b": "the sentinel URL of the store cannot be read",
+    "sentinel://h": "sentinel://h:26379/0: whom the sentinels are to be asked for is not said: ?master_name=",
+    "unix://": "the unix URL of the store cannot be read: unix:///path",
+    "unix://r.sock": "the unix URL of the store cannot be read: unix:///path",
+    "redis+socket://h/r.sock": "the redis+socket URL of the store cannot be read: redis+socket:///path",
+    "redis+what://:secret@h": "no store for 'redis+what': redis:// is right, redis+socket://, redis+sentinel://",
+    "sentinel+what://h": "no store for 'sentinel+what': sentinel:// is right",
+}
+
+
+@pytest.mark.parametrize(("url", "line"), WRONG.items())
+def test_a_url_that_cannot_be_meant_is_told_in_one_line(url, line):
+    with pytest.raises(StoreUnusable) as refused:
+        open_store(url)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"min_replicas_ack": "1"}, "min_replicas_ack='1': a whole number of replicas is right"),
+        ({"min_replicas_ack": -1}, "min_replicas_ack=-1: a whole number of replicas is right"),
+        ({"min_replicas_timeout": "soon"}, "min_replicas_timeout='soon': a duration up to 1s is right"),
+        ({"min_replicas_timeout": 5}, "min_replicas_timeout=5: a duration up to 1s is right"),
+        ({"sokcet_timeout": 5}, "redis://h:6379/0: the Redis client does not take these options: .*sokcet_timeout"),
+        ({"sentinel_kwargs": {"pasword": "secret"}}, "does not take these options: .*'pasword'"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_told_in_one_line(options, line):
+    with pytest.raises(StoreUnusable, match=line) as refused:
+        open_store("redis://h", options=options)
+    assert "secret" not in str(refused.value)
+
+
+# TLS --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory):
+    server = SecureRedisServer(tmp_path_factory.mktemp("tls"))
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+def test_tls_with_an_authority_of_ones_own(secure):
+    ca = str(secure.certificates / "ca.pem")
+    with opened(f"{secure.url(1)}?ssl_ca_certs={ca}") as store:
+        assert begin(store).won
+    for scheme, options in (("valkeys", {"ssl_ca_certs": ca}), ("redis", {"ssl_ca_certs": ca})):
+        with opened(secure.url(1).replace("rediss", scheme), **options) as store:
+            assert claim(store, nonce="n2").answer == "taken"
+    with opened(secure.url(1), ssl_cert_reqs="none", ssl_check_hostname=False) as store:
+        assert claim(store, nonce="n2").answer == "taken"
+
+
+def test_a_certificate_that_is_not_to_be_trusted_is_told(secure):
+    with opened(secure.url()) as store, pytest.raises(StoreUnusable) as refused:
+        store.runs()
+    assert str(refused.value).startswith(f"{secure.url()} cannot be used: its certificate is not to be trusted (")
+    assert "set ssl_ca_certs" in str(refused.value)
+
+
+def test_a_certificate_file_that_is_not_there_is_told(secure):
+    bad = secure.certificates / "names"
+    with opened(secure.url(), ssl_ca_certs=str(bad)) as store:
+        with pytest.raises(StoreUnusable, match="cannot be used: TLS with it fails .*ssl_"):
+            store.runs()
+    with opened(secure.url(), ssl_ca_certs="/no/such.pem") as store:
+        with pytest.raises(StoreUnusable, match="ssl_ca_certs='/no/such.pem': there is no such file"):
+            store.runs()
+
+
+def test_tls_that_only_one_side_speaks_is_told(secure, redis_url):
+    with opened(redis_url.replace("redis:", "rediss:")) as store:
+        # Redis waits for the rest of what it takes for a command, or answers as it would that.
+        with pytest.raises((StoreUnreachable, StoreUnusable), match=".* TLS.*: .*redis:// is right"):
+            store.runs()
+    with opened(secure.url().replace("rediss:", "redis:")) as store:
+        with pytest.raises(StoreUnreachable, match="does not answer"):
+            store.runs()
+
+
+def test_a_client_certificate_is_shown_to_who_asks_for_one(tmp_path):
+    server = SecureRedisServer(tmp_path / "r", options=["--tls-auth-clients", "yes"]).start()
+    try:
+        own = {name: str(server.certificates / file) for name, file in (
+            ("ssl_ca_certs", "ca.pem"), ("ssl_certfile", "client.pem"), ("ssl_keyfile", "client.key"),
+        )}  # fmt: skip
+        with opened(server.url(), **own) as store:
+            assert begin(store).won
+        with opened(server.url(), ssl_ca_certs=own["ssl_ca_certs"]) as store:
+            with pytest.raises(StoreUnusable, match="it refuses our TLS .*ssl_certfile"):
+                store.runs()
+    finally:
+        server.close()
+
+
+# A socket, and users ----------------------------------------------------------------------------
+
+#: What docs/redis.md says an ACL user needs.
+RIGHTS = "~{anarchon}* +eval +evalsha +info +wait +client|setname +select +time +del +@hash +@sortedset +@set"
+
+
+def test_a_socket_under_both_names(tmp_path):
+    folder = tmp_path / "r"
+    server = RedisServer(folder, options=["--unixsocket", str(folder / "s"), "--requirepass", "p@ss"]).start()
+    try:
+        with opened(f"redis+socket://:p%40ss@{folder}/s?virtual_host=1") as store:
+            assert begin(store).won
+        with opened(f"unix://{folder}/s?db=1&password=p%40ss") as store:
+            assert claim(store, nonce="n2").answer == "taken"
+        with opened(f"unix://{folder}/no?db=1") as store:
+            with pytest.raises(StoreUnreachable, match="does not answer: .*No such file"):
+                store.runs()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def plain(redis_server, redis_url):
+    """A client of the run's Redis, which is empty; what a test sets there is set back."""
+    with redis_server.client() as client:
+        before = client.config_get("maxmemory*")
+        yield client
+        client.config_set("maxmemory", before["maxmemory"])
+        client.config_set("maxmemory-policy", before["maxmemory-policy"])
+        for user in client.acl_users():
+            if user != "default":
+                client.acl_deluser(user)
+
+
+def make_user(client, name, password, rights):
+    client.execute_command("ACL", "SETUSER", name, "on", f">{password}", *rights.split())
+
+
+def test_a_user_with_the_rights_of_the_docs_may_do_everything(plain, redis_server):
+    make_user(plain, "anarchon", "p@ss/word", RIGHTS)
+    url = redis_server.url(3).replace("//", "//anarchon:p%40ss%2Fword@")
+    with opened(url, client_name="beat") as store:
+        key = begin(store).key
+        store.expired(BEAT, 10, now=T + 60_000)
+        assert start(store, key).attempt == 1
+        assert store.renew([Holding(key=key, token="t", fence=1)], now=T)[0].answer == "ok"
+        assert store.pause("report", reason="r", by="b", now=T)
+        assert store.resume("report", now=T)
+        assert store.finish(key, "t", "succeeded", now=T)
+        assert store.prune(history=0, most=0, now=T + 1) == 1
+        assert (store.runs(), len(store.jobs()), len(store.nodes())) == ([], 1, 1)
+
+
+def test_without_the_right_to_ask_what_the_server_is_nothing_is_assumed(plain, redis_server):
+    make_user(plain, "anarchon", "pw", RIGHTS + " -info")
+    plain.config_set("maxmemory-policy", "allkeys-lru")
+    plain.config_set("maxmemory", 10**9)
+    with opened(redis_server.url().replace("//", "//anarchon:pw@")) as store:
+        assert begin(store).won
+
+
+@pytest.mark.parametrize(
+    ("login", "rights", "line"),
+    [
+        ("anarchon:hush@", RIGHTS + " -evalsha", "its user lacks rights: docs/redis.md lists those it needs"),
+        ("anarchon:hush@", RIGHTS + " -zadd", "its user lacks rights"),
+        ("anarchon:hush@", RIGHTS + " resetkeys ~other:*", "its user lacks rights"),
+        ("anarchon:hash@", RIGHTS, "it does not know this user with this password"),
+        ("stranger:hush@", RIGHTS, "it does not know this user with this password"),
+    ],
+)
+def test_what_a_user_may_not_is_told(plain, redis_server, login, rights, line):
+    make_user(plain, "anarchon", "hush", rights)
+    with opened(redis_server.url().replace("//", f"//{login}")) as store:
+        with pytest.raises(StoreUnusable) as refused:
+            begin(store)
+    assert str(refused.value).startswith(f"{redis_server.url()} cannot be used: {line}")
+    assert "hush" not in str(refused.value).replace("hush@", "")
+
+
+def test_a_password_that_is_missing_or_too_many_is_told(plain, redis_server):
+    with opened(redis_server.url().replace("//", "//:hush@")) as store:
+        with pytest.raises(StoreUnusable, match="it does not know this user|it has no password, and was given one"):
+            store.runs()
+    plain.config_set("requirepass", "hush")
+    try:
+        with opened(redis_server.url()) as store:
+            with pytest.raises(StoreUnusable, match="it asks for a password: redis://user:password@host is right"):
+                store.runs()
+    finally:
+        plain.config_set("requirepass", "")
+
+
+# Servers that should not be used ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
+def test_a_server_that_throws_keys_away_is_refused(plain, redis_url, policy):
+    plain.config_set("maxmemory-policy", policy)
+    plain.config_set("maxmemory", 10**9)
+    with opened(redis_url) as store:
+        for _ in range(2):
+            with pytest.raises(StoreUnusable, match=f"it throws keys away when it is full .*{policy}.*: set noev"):
+                begin(store)
+        plain.config_set("maxmemory-policy", "volatile-lru")
+        assert begin(store).won  # at once
+
+
+def test_what_was_begun_goes_on_where_a_server_begins_to_throw_keys_away(plain, redis_url, monkeypatch):
+    from anarchon_celery.stores import link
+
+    monkeypatch.setattr(link, "INSPECT_EVERY", 0)
+    with opened(redis_url) as store:
+        key = begin(store).key
+        start(store, key)
+        plain.config_set("maxmemory-policy", "allkeys-lfu")
+        plain.config_set("maxmemory", 10**9)
+        with pytest.raises(StoreUnusable, match="throws keys away"):
+            claim(store, slot=T + 1)
+        assert store.renew([Holding(key=key, token="t", fence=1)], now=T)[0].answer == "ok"
+        assert store.finish(key, "t", "succeeded", now=T)
+
+
+@pytest.mark.parametrize(("policy", "most"), [("allkeys-lru", 0), ("noeviction", 10**9), ("volatile-ttl", 10**9)])
+def test_a_server_that_keeps_our_keys_will_do(plain, redis_url, policy, most):
+    plain.config_set("maxmemory-policy", policy)
+    plain.config_set("maxmemory", most)
+    with opened(redis_url) as store:
+        assert begin(store).won
+
+
+def test_a_server_is_asked_seldom_what_it_is(plain, redis_url):
+    with opened(redis_url) as store:
+        plain.config_resetstat()
+        begin(store)
+        store.runs(), store.jobs(), store.nodes()
+        assert plain.info("commandstats")["cmdstat_info"]["calls"] == 1
+
+
+def test_a_full_server_is_told_and_can_be_looked_at(plain, redis_url):
+    with opened(redis_url) as store:
+        key = begin(store).key
+        plain.config_set("maxmemory", 1)
+        with pytest.raises(StoreUnusable, match="its memory is full .maxmemory.: give it more"):
+            claim(store, slot=T + 1)
+        assert [run.key for run in store.runs()] == [key]
+
+
+def test_a_database_that_is_not_there_is_told(redis_server):
+    with opened(redis_server.url(99)) as store:
+        with pytest.raises(StoreUnusable, match="/99 cannot be used: it has no such database"):
+            store.runs()
+
+
+def test_a_server_that_cannot_save_is_told(own_redis_server, tmp_path):
+    with own_redis_server.client() as client, opened(own_redis_server.url()) as store:
+        begin(store)
+        client.config_set("appendonly", "no")
+        client.config_set("save", "3600 1")
+        (own_redis_server.folder / "dump.rdb").mkdir()
+        client.bgsave()
+        wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err")
+        with pytest.raises(StoreUnusable, match="it takes no writes because it cannot save to its disk"):
+            claim(store, slot=T + 1)
+
+
+def test_a_server_that_loads_its_data_is_away(own_redis_server):
+    with own_redis_server.client() as client:
+        client.config_set("appendonly", "no")
+        for number in range(2000):
+            client.set(f"k{number}", "v" * 100)
+        client.save()
+    own_redis_server.stop()
+    own_redis_server.close()
+    own_redis_server.options = ["--appendonly", "no", "--key-load-delay", "3000"]
+    own_redis_server.options += ["--loading-process-events-interval-bytes", "1024"]
+    own_redis_server._settle()
+    own_redis_server.process.start()
+    with opened(own_redis_server.url()) as store:
+        assert "does not answer for now: " in wait_until(lambda: is_loading(said(store)))
+        until_it_answers(store.runs)
+
+
+def is_loading(said):
+    return said if "loading" in said.lower() else None
+
+
+def said(store):
+    """What a store that is away says."""
+    try:
+        store.runs()
+    except StoreUnreachable as away:
+        return str(away)
+    return ""
+
+
+def test_a_replica_is_refused_even_to_who_only_looks(own_redis_server, tmp_path):
+    replica = RedisServer(tmp_path / "replica", options=["--replicaof", "127.0.0.1", str(own_redis_server.port)])
+    replica.start()
+    try:
+        with opened(own_redis_server.url()) as store, opened(replica.url()) as wrong:
+            begin(store)
+            with own_redis_server.client() as client:
+                assert client.wait(1, 10_000) == 1
+            for ask in (wrong.runs, wrong.jobs, lambda: claim(wrong)):
+                with pytest.raises(StoreUnusable, match="it is a read-only replica: anarchon_store must name the"):
+                    ask()
+            with replica.client() as client:
+                client.replicaof("NO", "ONE")
+            assert claim(wrong).answer == "won"  # it has the claim, and knows it by its nonce
+    finally:
+        replica.close()
+
+
+# Sentinels --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watched(tmp_path):
+    servers = WatchedRedis(tmp_path / "watched")
+    try:
+        yield servers.start()
+    finally:
+        servers.close()
+
+
+def test_a_failover_is_followed_and_nothing_is_forgotten(watched):
+    with opened(watched.url(2)) as store, opened(watched.url(2)) as idle:
+        key = begin(store).key
+        fence = start(store, key, now=T).fence
+        assert len(idle.runs()) == 1
+        identity = store.identity
+        with watched.master.client() as client:
+            client.wait(1, 10_000)
+        watched.master.kill()
+        with pytest.raises(StoreUnreachable) as away:
+            store.runs()
+        assert str(away.value).startswith(f"{watched.url(2)} does not answer: ")
+        until_it_answers(lambda: claim(store, slot=T + 1))
+        assert watched.wait_for_failover()
+        assert (identity, identity) == (until_it_answers(lambda: idle.runs() and idle.identity), store.identity)
+        assert store.renew([Holding(key=key, token="t", fence=fence)], now=T)[0].answer == "ok"
+        # A sentinel that is down is passed by, in time.
+        watched.sentinels[0].kill()
+        watched.sentinels[1].suspend()
+        with opened(watched.url(2)) as other:
+            before = time.monotonic()
+            assert len(other.runs()) == 2
+            assert time.monotonic() - before < 3
+
+
+def test_two_starts_of_one_run_have_not_one_fence_where_a_failover_loses_the_first(watched):
+    (replica,) = watched.replicas
+    with opened(watched.url()) as store:
+        key = begin(store, now=int(time.time() * 1000)).key
+        with watched.master.client() as client:
+            client.wait(1, 10_000)
+            replica.suspend()
+            client.client_kill_filter(_type="replica")  # what comes now does not even reach its socket
+        first = store.start(Start(key=key, token="t1", worker="w1"))
+        watched.master.kill()
+        replica.resume()
+        watched.wait_for_failover()
+        assert until_it_answers(lambda: store.run(key)).state == "claimed"
+        second = store.start(Start(key=key, token="t2", worker="w2"))
+        assert (first.attempt, second.attempt) == (1, 1)
+        assert first.fence < second.fence
+        # Whoever began first learns that it is not his any more.
+        assert store.renew([Holding(key=key, token="t1", fence=first.fence)])[0].answer == "lost"
+        assert not store.finish(key, "t1", "succeeded")
+
+
+def test_an_old_master_that_lives_on_as_a_replica_is_left(watched):
+    (replica,) = watched.replicas
+    with opened(watched.url()) as store:
+        begin(store)
+        with watched.sentinels[0].client() as client:
+            client.sentinel_failover(WatchedRedis.MASTER)
+        wait_until(lambda: role(watched.master) == "slave", 30)
+        assert until_it_answers(lambda: claim(store, slot=T + 1)).answer == "overlap"
+        with replica.client() as client:
+            assert client.exists(f"{PREFIX}:run:scheduled:{T + 1}:report")
+
+
+def role(server):
+    with server.client() as client, contextlib.suppress(redis.ConnectionError):
+        return client.info("replication")["role"]
+
+
+def test_sentinels_that_know_no_such_master_or_ask_for_a_password_are_told(watched):
+    with opened(watched.url().replace("mymaster", "other")) as store:
+        with pytest.raises(StoreUnusable, match="the sentinels know no master 'other': set another master_name"):
+            store.runs()
+    for sentinel in watched.sentinels:
+        with sentinel.client() as client:
+            client.execute_command("ACL", "SETUSER", "watcher", "on", ">hush", "allchannels", "+@all")
+            client.execute_command("ACL", "SETUSER", "default", "off")
+    with opened(watched.url(), sentinel_kwargs={"username": "watcher", "password": "wrong"}) as store:
+        with pytest.raises(StoreUnusable, match="the sentinel 127.0.0.1:.*: it does not know this user") as told:
+            store.runs()
+        assert "wrong" not in str(told.value).replace("WRONGPASS", "")
+    with opened(watched.url(), sentinel_kwargs={"username": "watcher", "password": "hush"}) as store:
+        assert begin(store).won
+
+
+def test_what_is_no_sentinel_is_told(redis_url):
+    with opened(redis_url.replace("redis:", "sentinel:") + "?master_name=m") as store:
+        with pytest.raises(StoreUnusable, match="the sentinel 127.0.0.1:.* cannot be used"):
+            store.runs()
+
+
+def test_when_no_sentinel_answers_each_is_named():
+    ports = free_port(), free_port()
+    hosts = ";".join(f"sentinel://127.0.0.1:{port}" for port in ports)
+    with opened(f"{hosts}/0?master_name=m") as store:
+        with pytest.raises(StoreUnreachable, match="no sentinel names a master that is up") as away:
+            store.runs()
+    assert all(f"127.0.0.1:{port}: " in str(away.value) for port in ports)
+
+
+# Clusters ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory):
+    cluster = RedisCluster(tmp_path_factory.mktemp("cluster"), replicas=1)
+    try:
+        yield cluster.start()
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(shared_cluster):
+    """An empty cluster, all well."""
+    for node in shared_cluster.nodes:
+        node.start()
+    wait_until(lambda: all(shared_cluster.is_well(node) for node in shared_cluster.nodes), 30)
+    for node in shared_cluster.nodes:
+        with node.client() as client:
+            if client.info("replication")["role"] == "master":
+                client.flushall()
+                client.script_flush()
+    return shared_cluster
+
+
+def keys_of(node):
+    with node.client() as client:
+        return {key for key in client.scan_iter() if not key.startswith("k")}
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_cluster_has_all_keys_on_one_node_whoever_is_asked_first(cluster, first):
+    hosts = [f"127.0.0.1:{cluster.masters[(first + n) % 3].port}" for n in range(3)]
+    with opened("redis+cluster://" + ",".join(hosts)) as store:
+        for job in ("report", "a{b}c", "}{"):
+            key = begin(store, job).key
+            start(store, key)
+            store.finish(key, "t", "succeeded", now=T)
+        assert len(store.runs()) == 3
+    owner = cluster.owner("anarchon")
+    assert len(keys_of(owner)) > 10
+    assert all(key.startswith(f"{PREFIX}:") for key in keys_of(owner))
+    assert [] == [node for node in cluster.masters if node is not owner and keys_of(node)]
+
+
+def test_a_seed_that_is_down_is_passed_by(cluster):
+    owner = cluster.owner("anarchon")
+    alive = next(node for node in cluster.masters if node is not owner)
+    with opened(f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{alive.port}") as store:
+        assert begin(store).won
+    with opened(f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{free_port()}") as store:
+        with pytest.raises(StoreUnreachable, match="does not answer: .*refused"):
+            store.runs()
+
+
+def test_a_node_of_a_cluster_is_not_taken_for_a_server(cluster):
+    owner = cluster.owner("anarchon")
+    other = next(node for node in cluster.masters if node is not owner)
+    line = "it is a node of a Redis Cluster: redis.cluster://host:port is right"
+    for url in (other.url(), owner.url(3)):
+        with opened(url) as store, pytest.raises(StoreUnusable, match=line):
+            store.runs()
+
+
+def test_a_server_that_is_no_cluster_will_do_as_one(redis_server, redis_url):
+    with opened(redis_url.replace("redis:", "redis+cluster:")) as store:
+        assert begin(store).won
+
+
+def test_while_our_keys_move_to_another_node_nothing_is_done_on_either(cluster):
+    owner = cluster.owner("anarchon")
+    target = next(node for node in cluster.masters if node is not owner)
+    with opened(cluster.url()) as store, owner.client() as source, target.client() as other:
+        begin(store)
+        identity, slot = store.identity, source.execute_command("CLUSTER", "KEYSLOT", PREFIX)
+        ids = cluster.id_of(owner), cluster.id_of(target)
+        other.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+        source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+        moving = source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100)
+        source.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *moving[:2])
+        with pytest.raises(StoreUnreachable, match="for now: its keys are on their way to another node"):
+            claim(store, slot=T + 1)
+        with target.client() as client:
+            assert client.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot) == 2
+        source.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *moving[2:])
+        for node in (other, source):
+            node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+        assert until_it_answers(lambda: claim(store, slot=T + 1)).answer == "overlap"
+        assert identity == store.identity
+        assert {f"{PREFIX}:meta", f"{PREFIX}:run:scheduled:{T}:report"} <= keys_of(target)
+        # And back again, for the other tests.
+        for node in cluster.masters:
+            if node is not owner and node is not target:
+                wait_until(lambda node=node: moved_to(node, slot) == target.port)
+        other.delete(*keys_of(target))
+        for node in (source, other):
+            node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[0])
+
+
+def moved_to(node, slot):
+    with node.client() as client:
+        found = client.execute_command("CLUSTER", "SLOTS")
+    entries = [(it[0], it[1], it[2][1]) if isinstance(it, list) else (*it, found[it]["primary"][1]) for it in found]
+    return next(port for first, last, port in entries if first <= slot <= last)
+
+
+def test_a_failover_in_a_cluster_is_followed(cluster):
+    owner = cluster.owner("anarchon")
+    with opened(cluster.url()) as store:
+        begin(store)
+        identity = store.identity
+        with owner.client() as client:
+            client.wait(1, 10_000)
+        owner.kill()
+        answer = until_it_answers(lambda: claim(store, slot=T + 1), 30)
+        assert ("overlap", identity) == (answer.answer, store.identity)
+        owner.start()
