@@ -29,6 +29,7 @@ class Proxy:
         self.rewrites: dict[bytes, bytes] = {}  #: what is said instead in answers, of equal length
         self.accepted = 0  #: connections so far
         self.requests = 0  #: chunks that went to the server
+        self.answers = 0  #: chunks that came from the server
         self.dropped = 0  #: answers that were dropped
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -114,6 +115,7 @@ class Proxy:
     def _pass_answers(self, pair: tuple[socket.socket, socket.socket]) -> None:
         with contextlib.suppress(OSError):
             while chunk := pair[1].recv(65536):
+                self.answers += 1
                 if self._is_dropped():
                     self._end(pair, reset=True)
                     self.dropped += 1

@@ -25,6 +25,7 @@ from ..errors import StoreUnusable
 from .addresses import Host
 from .budget import MOST, is_late, left
 
+
 class TooLate(redis.RedisError):
     """Connected, but too much of the call's time is over: nothing was sent."""
 
@@ -184,6 +185,8 @@ def addresses_of(host: str, port: int) -> Found:
             answer.put(list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
         except OSError as error:
             answer.put(error)
+        except UnicodeError as error:  # it can be no name at all
+            answer.put(OSError(f"{host!r} is no name of a host: {error}"))
 
     threading.Thread(target=look_up, daemon=True, name="anarchon look-up").start()
     try:

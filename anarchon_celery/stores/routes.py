@@ -17,7 +17,6 @@ from .budget import MOST, at_most, left
 from .connections import client_at
 from .refusals import told
 
-
 #: How much of a call's time may go by until a sentinel has answered: less than half.
 FOR_SENTINELS = 0.45
 
