@@ -186,6 +186,8 @@ class SecureRedisServer(RedisServer):
         self.certificates = folder / 'certificates'
         make_certificates(self.certificates)
         super().__init__(folder, options=options)
+        self.binary = require('redis')  # others may be built without TLS
+        self._settle()
 
     def settings(self) -> dict[str, str]:
         """See RedisServer."""

@@ -364,6 +364,124 @@ def test_a_run_that_is_to_stop_already_keeps_its_reason(store, client):
     assert store.run(running).stop == "cancelled by anna"
 
 
+INDEXES = ("active:first", "buffered:first", "ended:first", "deadlines", "buffered", "finished", "runs")
+
+
+def all_indexes(client):
+    return {name: client.zrange(name, 0, -1, withscores=True) for name in client.scan_iter(_type="zset")}
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_an_index_that_somebody_made_something_else_is_set_anew_and_named(store, client, caplog, index):
+    running, _ = wait_behind(store, *JOBS)
+    store.finish(running[2], "t", "succeeded", now=T + 1)
+    client.set(f"{PREFIX}:{index}", "what is this?")
+    answers = [one.answer for one in claim(store, slot=T + 2, nonce="n3")]
+    assert answers == ["overlap"] * 3
+    assert store.finish(running[0], "t", "failed", now=T + 3)
+    page = store.expired(BEAT, 9, now=T + 60_000)
+    assert sorted(run.job for run in page.runs) == sorted(JOBS)
+    assert len(store.runs()) == 9
+    assert store.prune(history=0, most=0, now=T + 90_000) == 5
+    (line,) = caplog.messages
+    assert f"{PREFIX}:{index}" in line
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_an_index_is_set_anew_as_it_was(store, client, index):
+    running, _ = wait_behind(store, *JOBS)
+    store.finish(running[2], "t", "succeeded", now=T + 1)
+    before = all_indexes(client)
+    client.set(f"{PREFIX}:{index}", "what is this?")
+    store.claim("one:1", [Offer(job=job, slots=(T,)) for job in JOBS], nonce="no", now=T)
+    begin(store, "fourth", now=T + 5)
+    for job in JOBS:
+        store.runs(job=job)
+    store.expired(BEAT, 9, now=T + 5), store.runs(state="buffered")
+    store.prune(history=10**9, most=1000, now=T + 5)
+    after = all_indexes(client)
+    for name, members in before.items():
+        assert [one for one in after.get(name, []) if "fourth" not in one[0]] == members, name
+
+
+def test_nodes_that_somebody_made_something_else_come_back_by_themselves(store, client, caplog):
+    begin(store, "first")
+    client.set(f"{PREFIX}:nodes", "what is this?")
+    store.expired(BEAT, 9, now=T + 1)
+    assert [node.name for node in store.nodes()] == ["one:1"]
+    assert f"{PREFIX}:nodes" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("name", ["meta", "jobs"])
+def test_what_cannot_be_set_anew_is_named(store, client, name):
+    begin(store)
+    client.set(f"{PREFIX}:{name}", "what is this?")
+    with pytest.raises(StoreUnusable, match=f"a key of the store was made something else: .*{PREFIX}:{name}"):
+        store.register(BEAT, [Registration(job="new", hash="h")], now=T)
+
+
+@pytest.mark.parametrize("what", ["active", "buffered", "ended"])
+@pytest.mark.parametrize("member", ["garbage", "", "a\0b\0c", f"second\0{T:015}\0scheduled", "first\0000000000000001\0scheduled"])
+def test_what_somebody_put_into_an_index_holds_nothing_and_harms_nobody(store, client, what, member):
+    begin(store)
+    store.start(Start(key=RunKey("first", T), token="t", worker="w"), now=T)
+    client.zadd(f"{PREFIX}:{what}:first", {member: -1})
+    second = indexes_with(client, RunKey("second", T))
+    assert store.finish(RunKey("first", T), "t", "succeeded", now=T + 1)
+    assert claim(store, "first", slot=T + 2, nonce="n2", overlap="queue")[0].won
+    assert claim(store, "second", slot=T + 2, nonce="n2")[0].answer == "overlap"
+    store.prune(history=0, most=0, now=T + 10)
+    assert store.run(RunKey("second", T)).state == "claimed"
+    assert set(indexes_with(client, RunKey("second", T))) >= {"active:second", "deadlines", "runs"} & set(second)
+    assert store.prune(history=0, most=0, now=T + 10) == 0
+    assert [run.slot for run in store.runs(job="first")] == [T + 2]
+
+
+@pytest.mark.parametrize(
+    "edit", [{"fence": "-5"}, {"attempt": "-1"}, {"fence": "1e300"}, {"fence": "nan"}, {"deadline": "-1"}], ids=str
+)
+def test_a_number_that_is_none_of_ours_makes_a_run_unreadable(store, client, caplog, edit):
+    bad = begin(store)[1].key
+    client.hset(name_of(bad), mapping=edit)
+    assert [run.job for run in store.expired(BEAT, 9, now=T + 60_000).runs] == ["first", "third"]
+    assert store.start(Start(key=bad, token="t", worker="w"), now=T).why == "unreadable"
+    assert name_of(bad) in caplog.messages[0]
+
+
+JOB_EDITS = [
+    {"fence": "-5"}, {"fence": "1e300"}, {"paused": "by hand", "paused_at": "soon"}, {"floor": "-1"},
+    {"hashes": "[[1]]"}, {"hashes": '["h"]'}, {"hashes": "{"}, {"hashes": '[["h", "x"]]'}, {"hashes": "7"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", JOB_EDITS, ids=str)
+def test_a_job_edited_beyond_reading_stops_no_other_and_is_learnt_back(store, client, edit):
+    begin(store)
+    client.hset(f"{PREFIX}:job:second", mapping=edit)
+    answers = [one.answer for one in claim(store, slot=T + 1, nonce="n2")]
+    assert (answers[0], answers[2]) == ("overlap", "overlap")
+    assert answers[1] in ("unknown", "overlap")
+    store.expired(BEAT, 9, now=T - 5000)  # the clock went back: all jobs are looked at
+    assert "first" in [job.name for job in store.jobs()]
+    store.register(BEAT, [Registration(job="second", hash="h", cursor=T + 1)], now=T + 2)
+    assert claim(store, "second", slot=T + 3, nonce="n3")[0].answer == "overlap"
+    assert [job.name for job in store.jobs()] == sorted(JOBS)
+
+
+def test_a_pause_with_odd_texts_is_shown_as_far_as_it_goes(store, client):
+    begin(store, "first")
+    client.hset(f"{PREFIX}:job:first", mapping={"paused": "", "paused_by": b"\xff", "paused_at": T})
+    (job,) = store.jobs()
+    assert (job.paused, job.paused_by, job.paused_at) == ("", "\ufffd", T)
+    assert store.resume("first", now=T)
+
+
+def test_a_node_with_fields_of_somebody_else_is_a_node(store, client):
+    begin(store, "first")
+    client.hset(f"{PREFIX}:nodes", "x", '{"name": "n", "seen": 5, "kind": 7, "more": [1]}')
+    assert ("n", "7", 5) in [(node.name, node.kind, node.seen) for node in store.nodes()]
+
+
 # URLs -------------------------------------------------------------------------------------------
 
 
@@ -558,7 +676,7 @@ def test_a_server_busy_with_a_script_is_unreachable(own_redis_server):
     store = open_store(own_redis_server.url())
     begin(store)
     with own_redis_server.client() as client:
-        client.config_set("busy-reply-threshold", 1)
+        client.config_set("lua-time-limit", 1)
         endless = threading.Thread(target=run_until_killed, args=(own_redis_server.url(),))
         endless.start()
         wait_until_busy(client)

@@ -59,7 +59,7 @@ _TEXTS = {
     r"(?i)DB index is out of range|invalid DB index": "DB",
     r"SELECT is not allowed in cluster": "MOVED",
     r"(?i)unknown command.*(EVAL|SENTINEL)": "NOEVAL",
-    r"^(?:[^-]*(?:@user_script|call to f_).*?-)?(?P<word>[A-Z]{3,}) ": "",
+    r"^(?:[^-]*(?:user_script|call to f_).*?-)?(?P<word>[A-Z]{3,}) ": "",
 }
 
 
