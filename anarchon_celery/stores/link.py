@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,18 @@ class Replicas:
     timeout: int
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One script to run, and what it may do."""
+
+    script: str
+    sha: str  #: its hash
+    prefix: str  #: what it gets as its only key
+    asked: str  #: what it gets as its only argument
+    begins: bool  #: whether it may begin something: then only on a server that keeps what it is given
+    writes: bool  #: whether what it does has to reach replicas, if any are waited for
+
+
 class Link:
     """A way to run scripts on the server that has the store; several threads may share it."""
 
@@ -57,16 +70,8 @@ class Link:
         self._complaint: str | None = None
         self._unknown: set[str] = set()  # scripts that this server did not know when it was asked last
 
-    def run(self, script: str, sha: str, prefix: str, asked: str, *, begins: bool, writes: bool) -> str:
-        """Have a script run.
-
-        Arguments:
-            script: Its text.
-            sha: Its hash.
-            prefix: What it gets as its only key.
-            asked: What it gets as its only argument.
-            begins: Whether it may begin something: then only on a server that keeps what it is given.
-            writes: Whether what it does has to reach replicas, if any are asked for.
+    def run(self, call: Call) -> str:
+        """Have a script run; return its answer.
 
         Raises:
             StoreUnreachable: no answer: it may have been carried out; or too few replicas have it.
@@ -74,7 +79,7 @@ class Link:
         """
         try:
             with at_most(MOST):
-                answer = self._run(script, sha, (prefix, asked), begins=begins, writes=writes)
+                answer = self._run(call)
         except StoreError as error:
             if str(error).startswith(self.shown):
                 raise
@@ -97,53 +102,50 @@ class Link:
 
     # one call -----------------------------------------------------------------------------------
 
-    def _run(self, script: str, sha: str, words: tuple[str, str], *, begins: bool, writes: bool) -> Any:
-        moves, tries, was_read_only = 0, 0, False
+    def _run(self, call: Call) -> Any:
+        met: Counter[str] = Counter()
         while True:
             client = self._client_there()
             try:
-                self._inspect(client, begins=begins)
-                return self._evaluate(client, script, sha, words, writes=writes)
-            except redis.exceptions.AskError as error:
-                moves += 1
-                if not self._follow(error) or moves > _MOST_MOVES:
-                    raise
-            except (redis.ConnectionError, redis.TimeoutError) as error:
-                tries += 1
-                self._lose()
-                if tries >= self._route.tries or word_of(error):
-                    raise
-            except redis.ResponseError as error:
+                self._inspect(client, begins=call.begins)
+                return self._evaluate(client, call)
+            except redis.RedisError as error:
                 word = word_of(error)
-                if word in ("READONLY", "CLUSTERDOWN"):
-                    self._lose()
-                if word != "READONLY":
+                if not word and isinstance(error, redis.ConnectionError | redis.TimeoutError):
+                    word = "LOST"
+                met[word] += 1
+                if not self._goes_on(word, met[word], error):
                     raise
-                # There is a new primary, or this name means another server by now.
-                if was_read_only and self._route.moves:
-                    raise StoreUnreachable("another server is about to become the primary") from error
-                if was_read_only:
-                    raise
-                was_read_only = True
 
-    def _evaluate(
-        self, client: redis.Redis, script: str, sha: str, words: tuple[str, str], *, writes: bool
-    ) -> Any:
+    def _goes_on(self, word: str, times: int, error: redis.RedisError) -> bool:
+        """Learn from an error where the server is; return whether the call is worth another try there."""
+        if word == "MOVED" and self._route.moves:
+            self._route.moved(_named_in(error))
+            return times <= _MOST_MOVES
+        if word in ("LOST", "READONLY", "CLUSTERDOWN"):
+            self._route.lost()
+            self._drop()
+        if word == "READONLY" and times > 1 and self._route.moves:
+            raise StoreUnreachable("another server is about to become the primary") from error
+        # A server that became a replica: there is a new primary, or its name means another one by now.
+        return (word == "READONLY" and times == 1) or (word == "LOST" and times < self._route.tries)
+
+    def _evaluate(self, client: redis.Redis, call: Call) -> Any:
         """Run it by its hash; or whole, where the server does not know it (yet)."""
-        if sha not in self._unknown:
+        if call.sha not in self._unknown:
             try:
-                return self._sent(client, "EVALSHA", sha, words, writes=writes)
+                return self._sent(client, "EVALSHA", call.sha, call)
             except redis.exceptions.NoScriptError:
-                self._unknown.add(sha)  # if there is no time left now, the next call begins here
-        answer = self._sent(client, "EVAL", script, words, writes=writes)
-        self._unknown.discard(sha)
+                self._unknown.add(call.sha)  # if there is no time left now, the next call begins here
+        answer = self._sent(client, "EVAL", call.script, call)
+        self._unknown.discard(call.sha)
         return answer
 
-    def _sent(self, client: redis.Redis, how: str, what: str, words: tuple[str, str], *, writes: bool) -> Any:
-        if not (writes and self.replicas):
-            return client.execute_command(how, what, 1, *words)
+    def _sent(self, client: redis.Redis, how: str, what: str, call: Call) -> Any:
+        if not (call.writes and self.replicas):
+            return client.execute_command(how, what, 1, call.prefix, call.asked)
         pipe = client.pipeline(transaction=False)
-        pipe.execute_command(how, what, 1, *words)
+        pipe.execute_command(how, what, 1, call.prefix, call.asked)
         pipe.execute_command("WAIT", self.replicas.least, self.replicas.timeout)
         answer, count = pipe.execute(raise_on_error=False)
         for one in (answer, count):
@@ -181,21 +183,6 @@ class Link:
                 self._inspect_at, self._unknown = float("-inf"), set()
             return self._client
 
-    def _follow(self, error: redis.exceptions.AskError) -> bool:
-        """Go where a node of the cluster sends us.
-
-        Not by ASK: while our keys are on their way from one node to another, a script would find
-        half of them on either.
-        """
-        if not isinstance(error, redis.exceptions.MovedError) or not self._route.moves:
-            return False
-        self._route.moved((error.host, error.port))
-        return True
-
-    def _lose(self) -> None:
-        self._route.lost()
-        self._drop()
-
     def _drop(self) -> None:
         with self._lock:
             self._close_idle()
@@ -203,6 +190,16 @@ class Link:
     def _close_idle(self) -> None:
         if self._client is not None:
             self._client.connection_pool.disconnect(inuse_connections=False)
+
+
+def _named_in(moved: redis.RedisError) -> Host:
+    """Return the node that a node of a cluster sends us to.
+
+    There is no such thing for ASK: while our keys are on their way from one node to another, a
+    script would find half of them on either.
+    """
+    host, _, port = str(moved).split()[-1].rpartition(":")
+    return host, int(port)
 
 
 def link_to(address: Address, settings: Mapping[str, Any]) -> Link:

@@ -72,7 +72,7 @@ from ..protocol import (
 from . import Store
 from .addresses import address_of
 from .clock import monotonic
-from .link import Link, link_to
+from .link import Call, Link, link_to
 from .wire import claim_of, claimed, given, items, job_of, named, offered, run_of
 
 logger = logging.getLogger(__name__)
@@ -287,12 +287,9 @@ class RedisStore(Store):
             asked["looks"] = True
         elif self._link.replicas:
             asked["acknowledged"] = True
-        script, sha = _script(verb)
+        words = (*_script(verb), self.prefix, json.dumps(asked, ensure_ascii=False))
         before = self.clock.monotonic()
-        answer = self._link.run(
-            script, sha, self.prefix, json.dumps(asked, ensure_ascii=False), begins=begins, writes=writes
-        )
-        envelope = json.loads(answer)
+        envelope = json.loads(self._link.run(Call(*words, begins=begins, writes=writes)))
         if "version" in envelope:
             raise StoreUnusable(f"{self.shown}: {_of_another_version(self.prefix, envelope['version'])}")
         with self._answering:
