@@ -25,11 +25,11 @@ from tests.processes import Process, wait_until
 # ANARCHON_TEST_REDIS_SERVER: another binary for all tests of Redis, such as that of a valkey-server.
 BINARIES = {
     'redis': 'redis-server',
-    'openssl': 'openssl',
     'postgresql': 'postgres',
     'mariadb': 'mariadbd',
     'rabbitmq': 'rabbitmq-server',
     'cc': 'cc',
+    'openssl': 'openssl',
 }
 
 

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import redis
@@ -24,7 +25,6 @@ PREFIX = "{anarchon}"
 BEAT = Node(id="incarnation-1", name="one:1")
 
 
-
 @contextlib.contextmanager
 def opened(url, **options):
     """A store, closed at the end of the block."""
@@ -33,6 +33,14 @@ def opened(url, **options):
         yield store
     finally:
         store.close()
+
+
+def refused(kind, line, url, ask=lambda store: store.runs(), **options):
+    """Have a call refused with this in its line; return the line."""
+    with opened(url, **options) as store, pytest.raises(kind, match=line) as told:
+        ask(store)
+    assert "\n" not in str(told.value)
+    return str(told.value)
 
 
 def begin(store, job="report", now=T):
@@ -93,7 +101,8 @@ SETTINGS = {
         [("a", 26379), ("b", 26379)], 1, {"username": "me", "password": "pw", "master_name": "m"},
     ),
     "sentinel://a;sentinel://b:1/2?master_name=m&sentinel_username=s&sentinel_password=pw": (
-        [("a", 26379), ("b", 1)], 2, {"master_name": "m", "sentinel_kwargs": {"username": "s", "password": "pw"}},
+        [("a", 26379), ("b", 1)], 2,
+        {"master_name": "m", "sentinel_kwargs": {"username": "s", "password": "pw"}},
     ),
     "sentinel://a?master_name=m&ssl=true&sentinel_ssl=true&sentinel_ssl_ca_certs=/c": (
         [("a", 26379)], 0,
@@ -154,7 +163,10 @@ def test_a_url_that_cannot_be_meant_is_told_in_one_line(url, line):
         ({"min_replicas_ack": -1}, "min_replicas_ack=-1: a whole number of replicas is right"),
         ({"min_replicas_timeout": "soon"}, "min_replicas_timeout='soon': a duration up to 1s is right"),
         ({"min_replicas_timeout": 5}, "min_replicas_timeout=5: a duration up to 1s is right"),
-        ({"sokcet_timeout": 5}, "redis://h:6379/0: the Redis client does not take these options: .*sokcet_timeout"),
+        (
+            {"sokcet_timeout": 5},
+            "redis://h:6379/0: the Redis client does not take these options: .*sokcet_timeout",
+        ),
         ({"sentinel_kwargs": {"pasword": "secret"}}, "does not take these options: .*'pasword'"),
     ],
 )
@@ -190,28 +202,31 @@ def test_tls_with_an_authority_of_ones_own(secure):
 def test_a_certificate_that_is_not_to_be_trusted_is_told(secure):
     with opened(secure.url()) as store, pytest.raises(StoreUnusable) as refused:
         store.runs()
-    assert str(refused.value).startswith(f"{secure.url()} cannot be used: its certificate is not to be trusted (")
+    assert str(refused.value).startswith(
+        f"{secure.url()} cannot be used: its certificate is not to be trusted ("
+    )
     assert "set ssl_ca_certs" in str(refused.value)
 
 
 def test_a_certificate_file_that_is_not_there_is_told(secure):
     bad = secure.certificates / "names"
-    with opened(secure.url(), ssl_ca_certs=str(bad)) as store:
-        with pytest.raises(StoreUnusable, match="cannot be used: TLS with it fails .*ssl_"):
-            store.runs()
-    with opened(secure.url(), ssl_ca_certs="/no/such.pem") as store:
-        with pytest.raises(StoreUnusable, match="ssl_ca_certs='/no/such.pem': there is no such file"):
-            store.runs()
+    refused(StoreUnusable, "cannot be used: TLS with it fails .*ssl_", secure.url(), ssl_ca_certs=str(bad))
+    refused(
+        StoreUnusable,
+        "ssl_ca_certs='/no/such.pem': there is no such file",
+        secure.url(),
+        ssl_ca_certs="/no/such.pem",
+    )
 
 
 def test_tls_that_only_one_side_speaks_is_told(secure, redis_url):
-    with opened(redis_url.replace("redis:", "rediss:")) as store:
-        # Redis waits for the rest of what it takes for a command, or answers as it would that.
-        with pytest.raises((StoreUnreachable, StoreUnusable), match=".* TLS.*: .*redis:// is right"):
-            store.runs()
-    with opened(secure.url().replace("rediss:", "redis:")) as store:
-        with pytest.raises(StoreUnreachable, match="does not answer"):
-            store.runs()
+    # Redis waits for the rest of what it takes for a command, or answers as it would that.
+    refused(
+        (StoreUnreachable, StoreUnusable),
+        ".* TLS.*: .*redis:// is right",
+        redis_url.replace("redis:", "rediss:"),
+    )
+    refused(StoreUnreachable, "does not answer", secure.url().replace("rediss:", "redis:"))
 
 
 def test_a_client_certificate_is_shown_to_who_asks_for_one(tmp_path):
@@ -222,9 +237,9 @@ def test_a_client_certificate_is_shown_to_who_asks_for_one(tmp_path):
         )}  # fmt: skip
         with opened(server.url(), **own) as store:
             assert begin(store).won
-        with opened(server.url(), ssl_ca_certs=own["ssl_ca_certs"]) as store:
-            with pytest.raises(StoreUnusable, match="it refuses our TLS .*ssl_certfile"):
-                store.runs()
+        refused(
+            StoreUnusable, "it refuses our TLS .*ssl_certfile", server.url(), ssl_ca_certs=own["ssl_ca_certs"]
+        )
     finally:
         server.close()
 
@@ -232,7 +247,14 @@ def test_a_client_certificate_is_shown_to_who_asks_for_one(tmp_path):
 # A socket, and users ----------------------------------------------------------------------------
 
 #: What docs/redis.md says an ACL user needs.
-RIGHTS = "~{anarchon}* +eval +evalsha +info +wait +client|setname +select +time +del +@hash +@sortedset +@set"
+RIGHTS = (
+    "~{anarchon}* +@hash +@sortedset +@set +del +exists +time +eval +evalsha "
+    "+info +select +client|setname +wait"
+)
+
+
+def test_the_docs_name_these_rights():
+    assert RIGHTS in Path(__file__).parents[1].joinpath("docs", "redis.md").read_text()
 
 
 def test_a_socket_under_both_names(tmp_path):
@@ -243,9 +265,7 @@ def test_a_socket_under_both_names(tmp_path):
             assert begin(store).won
         with opened(f"unix://{folder}/s?db=1&password=p%40ss") as store:
             assert claim(store, nonce="n2").answer == "taken"
-        with opened(f"unix://{folder}/no?db=1") as store:
-            with pytest.raises(StoreUnreachable, match="does not answer: .*No such file"):
-                store.runs()
+        refused(StoreUnreachable, "does not answer: .*No such file", f"unix://{folder}/no?db=1")
     finally:
         server.close()
 
@@ -270,16 +290,19 @@ def make_user(client, name, password, rights):
 def test_a_user_with_the_rights_of_the_docs_may_do_everything(plain, redis_server):
     make_user(plain, "anarchon", "p@ss/word", RIGHTS)
     url = redis_server.url(3).replace("//", "//anarchon:p%40ss%2Fword@")
-    with opened(url, client_name="beat") as store:
+    with redis_server.client(3) as plain_there, opened(url, client_name="beat") as store:
         key = begin(store).key
         store.expired(BEAT, 10, now=T + 60_000)
         assert start(store, key).attempt == 1
+        assert claim(store, slot=T + 1).answer == "overlap"
         assert store.renew([Holding(key=key, token="t", fence=1)], now=T)[0].answer == "ok"
         assert store.pause("report", reason="r", by="b", now=T)
         assert store.resume("report", now=T)
         assert store.finish(key, "t", "succeeded", now=T)
-        assert store.prune(history=0, most=0, now=T + 1) == 1
+        assert store.prune(history=0, most=0, now=T + 2) == 2
         assert (store.runs(), len(store.jobs()), len(store.nodes())) == ([], 1, 1)
+        plain_there.set(f"{PREFIX}:deadlines", "what is this?")
+        assert store.expired(BEAT, 10, now=T + 60_000).runs == ()
 
 
 def test_without_the_right_to_ask_what_the_server_is_nothing_is_assumed(plain, redis_server):
@@ -302,24 +325,38 @@ def test_without_the_right_to_ask_what_the_server_is_nothing_is_assumed(plain, r
 )
 def test_what_a_user_may_not_is_told(plain, redis_server, login, rights, line):
     make_user(plain, "anarchon", "hush", rights)
-    with opened(redis_server.url().replace("//", f"//{login}")) as store:
-        with pytest.raises(StoreUnusable) as refused:
-            begin(store)
-    assert str(refused.value).startswith(f"{redis_server.url()} cannot be used: {line}")
-    assert "hush" not in str(refused.value).replace("hush@", "")
+    url = redis_server.url().replace("//", f"//{login}")
+    told = refused(StoreUnusable, "cannot be used: ", url, ask=begin)
+    assert told.startswith(f"{redis_server.url()} cannot be used: {line}")
+    assert "hush" not in told
 
 
 def test_a_password_that_is_missing_or_too_many_is_told(plain, redis_server):
-    with opened(redis_server.url().replace("//", "//:hush@")) as store:
-        with pytest.raises(StoreUnusable, match="it does not know this user|it has no password, and was given one"):
-            store.runs()
+    refused(
+        StoreUnusable,
+        "it does not know this user|it has no password, and was given one",
+        redis_server.url().replace("//", "//:hush@"),
+    )
     plain.config_set("requirepass", "hush")
     try:
-        with opened(redis_server.url()) as store:
-            with pytest.raises(StoreUnusable, match="it asks for a password: redis://user:password@host is right"):
-                store.runs()
+        refused(
+            StoreUnusable, "it asks for a password: redis://user:password@host is right", redis_server.url()
+        )
     finally:
         plain.config_set("requirepass", "")
+
+
+class Provider(redis.CredentialProvider):
+    """Credentials that are made when they are asked for."""
+
+    def get_credentials(self):
+        return "anarchon", "made on the spot"
+
+
+def test_credentials_may_be_provided_for_each_connection(plain, redis_server):
+    plain.execute_command("ACL", "SETUSER", "anarchon", "on", ">made on the spot", *RIGHTS.split())
+    with opened(redis_server.url(1), credential_provider=Provider()) as store:
+        assert begin(store).won
 
 
 # Servers that should not be used ----------------------------------------------------------------
@@ -331,7 +368,9 @@ def test_a_server_that_throws_keys_away_is_refused(plain, redis_url, policy):
     plain.config_set("maxmemory", 10**9)
     with opened(redis_url) as store:
         for _ in range(2):
-            with pytest.raises(StoreUnusable, match=f"it throws keys away when it is full .*{policy}.*: set noev"):
+            with pytest.raises(
+                StoreUnusable, match=f"it throws keys away when it is full .*{policy}.*: set noev"
+            ):
                 begin(store)
         plain.config_set("maxmemory-policy", "volatile-lru")
         assert begin(store).won  # at once
@@ -352,7 +391,9 @@ def test_what_was_begun_goes_on_where_a_server_begins_to_throw_keys_away(plain, 
         assert store.finish(key, "t", "succeeded", now=T)
 
 
-@pytest.mark.parametrize(("policy", "most"), [("allkeys-lru", 0), ("noeviction", 10**9), ("volatile-ttl", 10**9)])
+@pytest.mark.parametrize(
+    ("policy", "most"), [("allkeys-lru", 0), ("noeviction", 10**9), ("volatile-ttl", 10**9)]
+)
 def test_a_server_that_keeps_our_keys_will_do(plain, redis_url, policy, most):
     plain.config_set("maxmemory-policy", policy)
     plain.config_set("maxmemory", most)
@@ -378,9 +419,7 @@ def test_a_full_server_is_told_and_can_be_looked_at(plain, redis_url):
 
 
 def test_a_database_that_is_not_there_is_told(redis_server):
-    with opened(redis_server.url(99)) as store:
-        with pytest.raises(StoreUnusable, match="/99 cannot be used: it has no such database"):
-            store.runs()
+    refused(StoreUnusable, "/99 cannot be used: it has no such database", redis_server.url(99))
 
 
 def test_a_server_that_cannot_save_is_told(own_redis_server, tmp_path):
@@ -393,6 +432,17 @@ def test_a_server_that_cannot_save_is_told(own_redis_server, tmp_path):
         wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err")
         with pytest.raises(StoreUnusable, match="it takes no writes because it cannot save to its disk"):
             claim(store, slot=T + 1)
+
+
+def test_a_server_that_misses_its_replicas_is_away(own_redis_server):
+    with own_redis_server.client() as client, opened(own_redis_server.url()) as store:
+        begin(store)
+        client.config_set("min-replicas-to-write", 1)
+        for ask in (store.runs, lambda: claim(store, slot=T + 1)):
+            with pytest.raises(StoreUnreachable, match="does not answer for now: .*replicas"):
+                ask()
+        client.config_set("min-replicas-to-write", 0)
+        assert claim(store, slot=T + 1).answer == "overlap"
 
 
 def test_a_server_that_loads_its_data_is_away(own_redis_server):
@@ -447,7 +497,9 @@ def test_a_replica_is_refused_even_to_who_only_looks(own_redis_server, tmp_path)
             with own_redis_server.client() as client:
                 assert client.wait(1, 10_000) == 1
             for ask in (wrong.runs, wrong.jobs, lambda: claim(wrong)):
-                with pytest.raises(StoreUnusable, match="it is a read-only replica: anarchon_store must name the"):
+                with pytest.raises(
+                    StoreUnusable, match="it is a read-only replica: anarchon_store must name the"
+                ):
                     ask()
             with replica.client() as client:
                 client.replicaof("NO", "ONE")
@@ -483,7 +535,10 @@ def test_a_failover_is_followed_and_nothing_is_forgotten(watched):
         assert str(away.value).startswith(f"{watched.url(2)} does not answer: ")
         until_it_answers(lambda: claim(store, slot=T + 1))
         assert watched.wait_for_failover()
-        assert (identity, identity) == (until_it_answers(lambda: idle.runs() and idle.identity), store.identity)
+        assert (identity, identity) == (
+            until_it_answers(lambda: idle.runs() and idle.identity),
+            store.identity,
+        )
         assert store.renew([Holding(key=key, token="t", fence=fence)], now=T)[0].answer == "ok"
         # A sentinel that is down is passed by, in time.
         watched.sentinels[0].kill()
@@ -500,7 +555,9 @@ def test_two_starts_of_one_run_have_not_one_fence_where_a_failover_loses_the_fir
         with watched.master.client() as client:
             client.wait(1, 10_000)
             replica.suspend()
-            client.execute_command("CLIENT", "KILL", "TYPE", "slave")  # what comes now does not even reach its socket
+            client.execute_command(
+                "CLIENT", "KILL", "TYPE", "slave"
+            )  # what comes now does not even reach its socket
         first = store.start(Start(key=key, token="t1", worker="w1"))
         watched.master.kill()
         replica.resume()
@@ -533,34 +590,39 @@ def role(server):
 
 
 def test_sentinels_that_know_no_such_master_or_ask_for_a_password_are_told(watched):
-    with opened(watched.url().replace("mymaster", "other")) as store:
-        with pytest.raises(StoreUnusable, match="the sentinels know no master 'other': set another master_name"):
-            store.runs()
+    refused(
+        StoreUnusable,
+        "the sentinels know no master 'other': set another master_name",
+        watched.url().replace("mymaster", "other"),
+    )
     for sentinel in watched.sentinels:
         with sentinel.client() as client:
             client.execute_command("ACL", "SETUSER", "watcher", "on", ">hush", "allchannels", "+@all")
             client.execute_command("ACL", "SETUSER", "default", "off")
-    with opened(watched.url(), sentinel_kwargs={"username": "watcher", "password": "wrong"}) as store:
-        with pytest.raises(StoreUnusable, match="the sentinel 127.0.0.1:.*: it does not know this user") as told:
-            store.runs()
-        assert "wrong" not in str(told.value).replace("WRONGPASS", "")
+    told = refused(
+        StoreUnusable,
+        "the sentinel 127.0.0.1:.*: it does not know this user",
+        watched.url(),
+        sentinel_kwargs={"username": "watcher", "password": "wrong"},
+    )
+    assert "wrong" not in told
     with opened(watched.url(), sentinel_kwargs={"username": "watcher", "password": "hush"}) as store:
         assert begin(store).won
 
 
 def test_what_is_no_sentinel_is_told(redis_url):
-    with opened(redis_url.replace("redis:", "sentinel:") + "?master_name=m") as store:
-        with pytest.raises(StoreUnusable, match="the sentinel 127.0.0.1:.* cannot be used"):
-            store.runs()
+    refused(
+        StoreUnusable,
+        "the sentinel 127.0.0.1:.* cannot be used",
+        redis_url.replace("redis:", "sentinel:") + "?master_name=m",
+    )
 
 
 def test_when_no_sentinel_answers_each_is_named():
     ports = free_port(), free_port()
     hosts = ";".join(f"sentinel://127.0.0.1:{port}" for port in ports)
-    with opened(f"{hosts}/0?master_name=m") as store:
-        with pytest.raises(StoreUnreachable, match="no sentinel names a master that is up") as away:
-            store.runs()
-    assert all(f"127.0.0.1:{port}: " in str(away.value) for port in ports)
+    away = refused(StoreUnreachable, "no sentinel names a master that is up", f"{hosts}/0?master_name=m")
+    assert all(f"127.0.0.1:{port}: " in away for port in ports)
 
 
 # Clusters ---------------------------------------------------------------------------------------
@@ -614,9 +676,11 @@ def test_a_seed_that_is_down_is_passed_by(cluster):
     alive = next(node for node in cluster.masters if node is not owner)
     with opened(f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{alive.port}") as store:
         assert begin(store).won
-    with opened(f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{free_port()}") as store:
-        with pytest.raises(StoreUnreachable, match="does not answer: .*refused"):
-            store.runs()
+    refused(
+        StoreUnreachable,
+        "does not answer: .*refused",
+        f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{free_port()}",
+    )
 
 
 def test_a_node_of_a_cluster_is_not_taken_for_a_server(cluster):
@@ -667,7 +731,9 @@ def test_while_our_keys_move_to_another_node_nothing_is_done_on_either(cluster):
 def moved_to(node, slot):
     with node.client() as client:
         found = client.execute_command("CLUSTER", "SLOTS")
-    entries = [(it[0], it[1], it[2][1]) if isinstance(it, list) else (*it, found[it]["primary"][1]) for it in found]
+    entries = [
+        (it[0], it[1], it[2][1]) if isinstance(it, list) else (*it, found[it]["primary"][1]) for it in found
+    ]
     return next(port for first, last, port in entries if first <= slot <= last)
 
 
@@ -720,9 +786,9 @@ def test_a_call_that_is_repeated_on_a_new_connection_waits_for_its_write_too(own
             replica.suspend()
             with pytest.raises(StoreUnreachable, match="acknowledged"):
                 claim(store, slot=T + 1)
-        with opened(own_redis_server.url(), **options) as store:  # a replica is connected, and has not the write
-            with pytest.raises(StoreUnreachable, match="acknowledged"):
-                claim(store, slot=T + 1)
+        # The replica is connected still, and has not the write.
+        ask = lambda store: claim(store, slot=T + 1)  # noqa: E731
+        refused(StoreUnreachable, "acknowledged", own_redis_server.url(), ask=ask, **options)
     finally:
         replica.close()
 
@@ -903,9 +969,7 @@ def test_a_name_whose_look_up_hangs_is_given_up_in_time(monkeypatch):
 
 def test_a_name_that_nobody_has_is_away():
     for host in ("no-such-host.invalid", "a" * 64):
-        with opened(f"redis://{host}") as store:
-            with pytest.raises(StoreUnreachable, match=f"does not answer: .*{host}"):
-                store.runs()
+        refused(StoreUnreachable, f"does not answer: .*{host}", f"redis://{host}")
 
 
 @pytest.mark.parametrize("version", ["5.0.14", "6.0.16", "6.1.99"])
@@ -913,7 +977,9 @@ def test_a_server_that_is_too_old_is_told(proxy, plain, version):
     mine = plain.info("server")["redis_version"]
     if len(mine) != len(version):
         version = version[: len(mine)]
-    proxy.rewrites = {f"redis_version:{mine}".encode(): f"redis_version:{version}".encode().ljust(14 + len(mine))}
-    with opened(url_of(proxy)) as store:
-        with pytest.raises(StoreUnusable, match=f"it is Redis {version}: 6.2 or newer is right, or Valkey"):
-            begin(store)
+    proxy.rewrites = {
+        f"redis_version:{mine}".encode(): f"redis_version:{version}".encode().ljust(14 + len(mine))
+    }
+    refused(
+        StoreUnusable, f"it is Redis {version}: 6.2 or newer is right, or Valkey", url_of(proxy), ask=begin
+    )

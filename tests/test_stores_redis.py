@@ -421,7 +421,9 @@ def test_what_cannot_be_set_anew_is_named(store, client, name):
 
 
 @pytest.mark.parametrize("what", ["active", "buffered", "ended"])
-@pytest.mark.parametrize("member", ["garbage", "", "a\0b\0c", f"second\0{T:015}\0scheduled", "first\0000000000000001\0scheduled"])
+@pytest.mark.parametrize(
+    "member", ["garbage", "", "a\0b\0c", f"second\0{T:015}\0scheduled", f"first\0{1:015}\0scheduled"]
+)
 def test_what_somebody_put_into_an_index_holds_nothing_and_harms_nobody(store, client, what, member):
     begin(store)
     store.start(Start(key=RunKey("first", T), token="t", worker="w"), now=T)
@@ -432,14 +434,15 @@ def test_what_somebody_put_into_an_index_holds_nothing_and_harms_nobody(store, c
     assert claim(store, "second", slot=T + 2, nonce="n2")[0].answer == "overlap"
     store.prune(history=0, most=0, now=T + 10)
     assert store.run(RunKey("second", T)).state == "claimed"
-    assert set(indexes_with(client, RunKey("second", T))) >= {"active:second", "deadlines", "runs"} & set(second)
+    assert set(indexes_with(client, RunKey("second", T))) >= {*second} - {f"{what}:first"}
     assert store.prune(history=0, most=0, now=T + 10) == 0
     assert [run.slot for run in store.runs(job="first")] == [T + 2]
 
 
-@pytest.mark.parametrize(
-    "edit", [{"fence": "-5"}, {"attempt": "-1"}, {"fence": "1e300"}, {"fence": "nan"}, {"deadline": "-1"}], ids=str
-)
+NUMBERS = [{"fence": "-5"}, {"attempt": "-1"}, {"fence": "1e300"}, {"fence": "nan"}, {"deadline": "-1"}]
+
+
+@pytest.mark.parametrize("edit", NUMBERS, ids=str)
 def test_a_number_that_is_none_of_ours_makes_a_run_unreadable(store, client, caplog, edit):
     bad = begin(store)[1].key
     client.hset(name_of(bad), mapping=edit)

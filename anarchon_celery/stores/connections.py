@@ -178,7 +178,7 @@ def addresses_of(host: str, port: int) -> Found:
         pass
     else:
         return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    answer: queue.SimpleQueue[Found | OSError] = queue.SimpleQueue()
+    answer: queue.Queue[Found | OSError] = queue.Queue()  # one that green threads may wait for too
 
     def look_up() -> None:
         try:

@@ -28,7 +28,8 @@ In the zsets a run is ``job, slot, kind`` with a NUL between them, and the slot 
 that equal scores are ordered as the protocol orders keys. All times are milliseconds.
 
 A record that somebody edited beyond reading is passed over, with a warning that names its key: its
-slot counts as taken, nothing starts or ends it, and all others go on.
+slot counts as taken, nothing starts or ends it, and all others go on. An index that somebody made
+something else is set anew from the others, with the same warning.
 """
 
 from __future__ import annotations

@@ -24,6 +24,9 @@ _PASSING = {
     **dict.fromkeys(("ASK", "TRYAGAIN"), "its keys are on their way to another node: "),
 }  # fmt: skip
 
+#: How much of what a server says is shown.
+_ENOUGH = 200
+
 #: What somebody has to do, by the server's word.
 _TO_DO = {
     "READONLY": "it is a read-only replica: anarchon_store must name the primary",
@@ -36,6 +39,7 @@ _TO_DO = {
     "MOVED": "it is a node of a Redis Cluster: redis+cluster://host:port is right, or rediss+cluster://",
     "DB": "it has no such database: set another number, or more databases",
     "WRONGTYPE": "a key of the store was made something else: remove it, or use another anarchon_prefix",
+    "DENIED": "it is in protected mode: set a password there, or bind it to an address of its own",
     "NOEVAL": "it runs no scripts (EVALSHA): use a Redis or Valkey of 6.2 or newer",
 }
 
@@ -78,7 +82,7 @@ def told(error: Exception, shown: str) -> StoreError:
     """Return an error of the client as the callers know it, in one line."""
     text, word = " ".join(str(error).split()), word_of(error)
     if word in _TO_DO:
-        return StoreUnusable(f"{shown} cannot be used: {_TO_DO[word]} ({text})")
+        return StoreUnusable(f"{shown} cannot be used: {_TO_DO[word]} ({text[:_ENOUGH]})")
     if word in _PASSING:
         return StoreUnreachable(f"{shown} does not answer for now: {_PASSING[word]}{text}")
     if trouble := _of_tls(error):
