@@ -2,8 +2,8 @@
 
 A call is one script, and one round trip; a second one where the server does not know the script
 (yet), or has been replaced by another. All of it together takes :data:`.budget.MOST` seconds at
-most. Nothing is repeated that may have been carried out, but for a server of a cluster that did not
-answer: then another one is asked, and the callers' nonces make it the same call.
+most. What may have been carried out is not repeated, but where there is another server to ask:
+the callers' nonces make it the same call.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Cluster:
 class Sentinels:
     """A master that sentinels watch over; they are asked whenever it does not answer."""
 
-    tries, moves = 1, True
+    tries, moves = 2, True
 
     def __init__(
         self, sentinels: Sequence[Host], master: str, settings: Mapping[str, Any], *, least_others: int = 0
