@@ -36,7 +36,6 @@ A_NODE = "a text of one line is right, such as 'host-a'"
 A_PREFIX = "a text of letters, digits, '_', '.' and '-' is right"
 LATER_STORES = ("postgres", "postgresql", "mysql", "mariadb")
 REDIS_LIKE = ("redis", "rediss", "valkey", "valkeys", "sentinel", "unix")
-REDIS_WAYS = ("", "socket", "cluster", "sentinel")  # what may follow after a plus
 OF_SENTINELS = ("master_name", "sentinel_kwargs", "min_other_sentinels")  # of broker_transport_options
 SECRET = "pass|pwd|secret|token"  # in the name of what is not to be shown
 # A password ends at the last @ before the query; if there is none, it may hold a ?, unless it is a port.
@@ -108,11 +107,13 @@ class Config:
         deadline = app.conf.get("beat_cron_starting_deadline")
         if deadline:  # Celery, too, takes 0 for none
             values["cron_deadline"] = positive(Given("beat_cron_starting_deadline", deadline))
+        warnings = zone_of_host(app.conf)
         if "store" not in values:
-            values["store"], values["warnings"] = store_of_broker(app.conf)
+            values["store"], more = store_of_broker(app.conf)
+            warnings += more
             of_broker = options_of_broker(app.conf, values["store"])
             values["store_options"] = of_broker | values.get("store_options", {})
-        return cls(policy=policy, **values)
+        return cls(policy=policy, warnings=warnings, **values)
 
 
 def policy_of(
@@ -195,6 +196,13 @@ def policy_from(base: Policy, values: Mapping[str, Any], found: Mapping[str, Giv
     return policy
 
 
+def zone_of_host(conf: Any) -> tuple[str, ...]:
+    """Warn where local times are those of each host: nodes in different zones have different slots."""
+    if conf.enable_utc or conf.timezone:
+        return ()
+    return ("timezone is not set and enable_utc is False: local times are this host's; set timezone",)
+
+
 def store_of_broker(conf: Any) -> tuple[str, tuple[str, ...]]:
     """Take the broker for the store if it can be one, else a file, with a warning."""
     found = conf.broker_write_url or ()
@@ -204,7 +212,7 @@ def store_of_broker(conf: Any) -> tuple[str, tuple[str, ...]]:
     url = urls[0] if urls else ""
     scheme = url[: max(url.find("://"), 0)].lower()
     base, _, way = scheme.partition("+")
-    if base in SCHEMES and base in REDIS_LIKE and way in REDIS_WAYS:
+    if scheme in SCHEMES and base in REDIS_LIKE:
         # Of several servers the first one is the store; several sentinels or nodes are one store.
         return (";".join(urls) if base == "sentinel" or way == "cluster" else url), ()
     setting = "ANARCHON_STORE" if (conf.prefix or "").isupper() else "anarchon_store"
@@ -220,7 +228,7 @@ def options_of_broker(conf: Any, store: str) -> dict[str, Any]:
     if store.partition(":")[0].partition("+")[0] not in REDIS_LIKE:
         return {}
     transport = conf.broker_transport_options or {}
-    names = OF_SENTINELS if "sentinel" in store.partition(":")[0] else ()
+    names = OF_SENTINELS if store.startswith("sentinel:") else ()
     options = {name: transport[name] for name in names if name in transport}
     if conf.broker_use_ssl:
         options["ssl"] = True
@@ -293,7 +301,7 @@ def store_url(it: Given) -> str:
     scheme, _, rest = url.partition(":")
     if scheme.split("+")[0] in LATER_STORES:
         raise wrong(it, f"a store that comes in a later version; {A_STORE}")
-    if scheme.split("+")[0] not in SCHEMES or not rest.startswith("//"):
+    if scheme not in SCHEMES or not rest.startswith("//"):
         raise wrong(it, A_STORE + did_you_mean(scheme, SCHEMES))
     if scheme == "sqlite" and re.fullmatch(r"/{2,3}(:memory:)?(\?.*)?", rest):
         raise wrong(it, "each process would have a store of its own; a file is right, such as sqlite:///jobs.db")

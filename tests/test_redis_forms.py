@@ -142,7 +142,7 @@ WRONG = {
     "unix://": "the unix URL of the store cannot be read: unix:///path",
     "unix://r.sock": "the unix URL of the store cannot be read: unix:///path",
     "redis+socket://h/r.sock": "the redis+socket URL of the store cannot be read: redis+socket:///path",
-    "redis+what://:secret@h": "no store for 'redis+what': redis:// is right, redis+socket://, redis+sentinel://",
+    "redis+what://:secret@h": "no store for 'redis+what': redis:// is right, redis+socket:// or redis+cluster://",
     "sentinel+what://h": "no store for 'sentinel+what': sentinel:// is right",
 }
 

@@ -36,7 +36,7 @@ _RIGHT = {
 }
 
 #: What may follow the name of the server in a scheme, after a plus.
-_WAYS = ("socket", "sentinel", "cluster")
+_WAYS = ("socket", "cluster")
 
 Host = tuple[str, int]
 
@@ -63,7 +63,7 @@ def address_of(url: str, options: Mapping[str, Any] | None = None) -> Address:
     base, _, way = scheme.partition("+")
     form = {"unix": "socket", "sentinel": "sentinel"}.get(base, way or "server")
     if way not in ("", *_WAYS) or (way and base in ("unix", "sentinel")):
-        ways = "" if base in ("unix", "sentinel") else "".join(f", {base}+{one}://" for one in _WAYS)
+        ways = "" if base in ("unix", "sentinel") else f", {base}+socket:// or {base}+cluster://"
         raise StoreUnusable(f"no store for {scheme!r}: {base}:// is right{ways}")
     try:
         return _read(url, scheme, form, options or {})

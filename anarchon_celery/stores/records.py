@@ -102,7 +102,7 @@ class Records:
         keys: Sequence[RunKey] = (), jobs: Sequence[str] = (), live: Sequence[str] = (),
         waiting: Sequence[str] = (),
     ) -> Loaded:  # fmt: skip
-        """Load these runs and these jobs, all live runs of the jobs in ``live``, the buffered of ``waiting``."""
+        """Load these runs and jobs, all live runs of the jobs in ``live``, the buffered of ``waiting``."""
         of_jobs = self._rows(connection, self._jobs_named, names=[(name,) for name in jobs])
         of_runs = self._rows(
             connection, self._runs_asked, keys=keys,
