@@ -117,8 +117,8 @@ class Proxy:
             while chunk := pair[1].recv(65536):
                 self.answers += 1
                 if self._is_dropped():
-                    self._end(pair, reset=True)
                     self.dropped += 1
+                    self._end(pair, reset=True)
                     return
                 if self.delay:
                     self._over.wait(self.delay)
