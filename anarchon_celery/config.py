@@ -34,8 +34,9 @@ A_STORE = f"a URL is right that begins with one of {', '.join(f'{scheme}://' for
 A_DICT = "a dict is right"
 A_NODE = "a text of one line is right, such as 'host-a'"
 A_PREFIX = "a text of letters, digits, '_', '.' and '-' is right"
-LATER_STORES = ("postgres", "postgresql", "mysql", "mariadb", "sentinel")
-REDIS_LIKE = ("redis", "rediss", "valkey", "valkeys", "sentinel")
+LATER_STORES = ("postgres", "postgresql", "mysql", "mariadb")
+REDIS_LIKE = ("redis", "rediss", "valkey", "valkeys", "sentinel", "unix")
+OF_SENTINELS = ("master_name", "sentinel_kwargs", "min_other_sentinels")  # of broker_transport_options
 SECRET = "pass|pwd|secret|token"  # in the name of what is not to be shown
 # A password ends at the last @ before the query; if there is none, it may hold a ?, unless it is a port.
 USER = r"(?s)(://[^:/@[]*:|^[^:/@[]*:(?!//))([^?]*@|(?!\d*([/?#]|$)).*@)"
@@ -110,6 +111,8 @@ class Config:
         if "store" not in values:
             values["store"], more = store_of_broker(app.conf)
             warnings += more
+            of_broker = options_of_broker(app.conf, values["store"])
+            values["store_options"] = of_broker | values.get("store_options", {})
         return cls(policy=policy, warnings=warnings, **values)
 
 
@@ -202,17 +205,35 @@ def zone_of_host(conf: Any) -> tuple[str, ...]:
 
 def store_of_broker(conf: Any) -> tuple[str, tuple[str, ...]]:
     """Take the broker for the store if it can be one, else a file, with a warning."""
-    urls = conf.broker_write_url or ""
-    url = str(urls if isinstance(urls, str) else next(iter(urls), "")).partition(";")[0].strip()
+    found = conf.broker_write_url or ()
+    urls = [
+        url.strip() for one in ([found] if isinstance(found, str) else found) for url in str(one).split(";")
+    ]
+    url = urls[0] if urls else ""
     scheme = url[: max(url.find("://"), 0)].lower()
-    if scheme in SCHEMES and scheme in REDIS_LIKE:
-        return url, ()
+    base, _, way = scheme.partition("+")
+    if scheme in SCHEMES and base in REDIS_LIKE:
+        # Of several servers the first one is the store; several sentinels or nodes are one store.
+        return (";".join(urls) if base == "sentinel" or way == "cluster" else url), ()
     setting = "ANARCHON_STORE" if (conf.prefix or "").isupper() else "anarchon_store"
     unset = f"{conf.prefix or ''}{setting} is not set, and the broker"
-    if scheme.split("+")[0] in REDIS_LIKE:  # with a file instead, each node would run everything
+    if base in REDIS_LIKE:  # with a file instead, each node would run everything
         raise SettingError(f"{unset} {redacted(url)!r} cannot be the store: {A_STORE}")
     file = "sqlite:///anarchon.db"
     return file, (f"{unset} is not Redis: the store is {file}, which only nodes on this machine see",)
+
+
+def options_of_broker(conf: Any, store: str) -> dict[str, Any]:
+    """Return what Celery is told of a broker elsewhere than in its URL, as far as the store needs it."""
+    if store.partition(":")[0].partition("+")[0] not in REDIS_LIKE:
+        return {}
+    transport = conf.broker_transport_options or {}
+    names = OF_SENTINELS if store.startswith("sentinel:") else ()
+    options = {name: transport[name] for name in names if name in transport}
+    if conf.broker_use_ssl:
+        options["ssl"] = True
+        options |= conf.broker_use_ssl if isinstance(conf.broker_use_ssl, dict) else {}
+    return options
 
 
 def wrong(it: Given, right: str) -> SettingError:

@@ -448,7 +448,7 @@ ALL = (
         ("anarchon_store", "Sqlite:///a.db", f"'Sqlite:///a.db': {A_STORE}; did you mean 'sqlite'?"),
         *[
             ("anarchon_store", f"{scheme}://u:hush@h/d", f"'{scheme}://u:***@h/d': {LATER}")
-            for scheme in ("postgres", "postgresql", "postgresql+psycopg", "mysql", "mariadb", "sentinel")
+            for scheme in ("postgres", "postgresql", "postgresql+psycopg", "mysql", "mariadb")
         ],
         *[
             ("anarchon_store", url, f"'{url}': {OWN_STORES}")
@@ -521,6 +521,12 @@ def test_the_line_about_stores_names_them():
         ("redis://a;redis://b", "redis://a"),
         (["redis://a", "redis://b"], "redis://a"),
         ("valkey://h", "valkey://h"),
+        ("redis+socket:///r.sock?virtual_host=1", "redis+socket:///r.sock?virtual_host=1"),
+        ("unix:///r.sock", "unix:///r.sock"),
+        ("sentinel://a; sentinel://b/1", "sentinel://a;sentinel://b/1"),
+        (["sentinel://a", "sentinel://b"], "sentinel://a;sentinel://b"),
+        ("rediss+cluster://a,b", "rediss+cluster://a,b"),
+        ("redis+cluster://a;redis+cluster://b", "redis+cluster://a;redis+cluster://b"),
     ],
 )
 def test_a_redis_broker_is_the_store(broker, store):
@@ -540,12 +546,27 @@ def test_another_broker_is_not_and_a_warning_says_so(broker):
     )
 
 
-@pytest.mark.parametrize("scheme", ["sentinel", "redis+cluster"])
-def test_a_redis_that_cannot_be_the_store_yet_is_refused(scheme):
-    assert refusal(config, broker_url=f"{scheme}://u:hush@h:1") == (
-        f"anarchon_store is not set, and the broker '{scheme}://u:***@h:1' cannot be the store: {A_STORE}"
+def test_a_redis_that_cannot_be_the_store_is_refused():
+    assert refusal(config, broker_url="redis+what://u:hush@h:1") == (
+        f"anarchon_store is not set, and the broker 'redis+what://u:***@h:1' cannot be the store: {A_STORE}"
     )
-    assert config(broker_url=f"{scheme}://h", anarchon_store="memory://").store == "memory://"
+    assert config(broker_url="redis+what://h", anarchon_store="memory://").store == "memory://"
+
+
+def test_what_celery_is_told_of_its_broker_elsewhere_is_told_of_the_store():
+    transport = {"master_name": "m", "sentinel_kwargs": {"password": "hush"}, "visibility_timeout": 60}
+    both = {"broker_url": "sentinel://h", "broker_transport_options": transport}
+    of_sentinels = {"master_name": "m", "sentinel_kwargs": {"password": "hush"}}
+    assert config(**both).store_options == of_sentinels
+    assert config(**both, anarchon_store_options={"master_name": "other"}).store_options == (
+        of_sentinels | {"master_name": "other"}
+    )
+    assert config(**both, anarchon_store="sentinel://h").store_options == {}
+    assert config(broker_url="redis://h", broker_transport_options=transport).store_options == {}
+    secure = {"ssl_ca_certs": "/ca.pem"}
+    assert config(broker_url="rediss://h", broker_use_ssl=secure).store_options == {"ssl": True, **secure}
+    assert config(broker_url="redis://h", broker_use_ssl=True).store_options == {"ssl": True}
+    assert config(broker_url="amqp://", broker_use_ssl={"keyfile": "/k.pem"}).store_options == {}
 
 
 def test_the_broker_that_is_written_to_is_the_store(monkeypatch):
@@ -665,6 +686,11 @@ def test_a_time_limit_that_cannot_be_meant():
         ("redis://:hu@sh/hu#sh@h/0", "redis://:***@h/0"),
         ("redis://:hu?sh@h/0", "redis://:***@h/0"),
         ("redis://:h1@a;redis://:h2@b", "redis://:***@a;redis://:***@b"),
+        ("sentinel://u:h1@a;sentinel://:h2@b/0?master_name=m", "sentinel://u:***@a;sentinel://:***@b/0?master_name=m"),
+        ("sentinel://a/0?sentinel_password=hush&master_name=m", "sentinel://a/0?sentinel_password=***&master_name=m"),
+        ("redis+cluster://u:h1@a:7000,:h2@b", "redis+cluster://u:***@b"),
+        ("redis+socket://:hush@/r.sock?virtual_host=1", "redis+socket://:***@/r.sock?virtual_host=1"),
+        ("unix://u@/r.sock?db=1&password=hush", "unix://u@/r.sock?db=1&password=***"),
         ("redis://h:6379/0?a=x@y", "redis://h:6379/0?a=x@y"),
         ("redis://:hush@h/0?a=x@y", "redis://:***@h/0?a=x@y"),
         ("redis://h?password=hush&db=1", "redis://h?password=***&db=1"),

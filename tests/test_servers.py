@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests import servers
 from tests.processes import wait_until
+from tests.proxy import Proxy
 
 ROUNDS = "import time, itertools\nfor n in itertools.count(): print('round', n); time.sleep(0.01)"
 PARENT = f"""
@@ -139,3 +142,33 @@ def test_nothing_outlives_killed_tests(processes):
     child = int(tests.wait_for(r'child (\d+)')[1])
     tests.kill()
     wait_until(lambda: gone(child))
+
+
+def test_a_proxy_drops_an_answer_once_the_server_has_carried_the_call_out(redis_server, redis_url):
+    once = Retry(NoBackoff(), 0)
+    with (
+        Proxy(redis_server.port) as proxy,
+        redis_server.client() as direct,
+        redis.Redis(port=proxy.port, socket_timeout=2, retry=once) as client,
+    ):
+        assert client.ping()
+        proxy.drops = 1
+        with pytest.raises(redis.ConnectionError):
+            client.incr('calls')
+        assert ('1', 1) == (direct.get('calls'), proxy.dropped)
+        assert 2 == client.incr('calls')
+        proxy.answers_vanish = True
+        with pytest.raises(redis.TimeoutError):
+            client.incr('calls')
+        assert '3' == direct.get('calls')
+        proxy.heal()
+        proxy.requests_vanish = True
+        with pytest.raises(redis.TimeoutError):
+            client.incr('calls')
+        proxy.heal()
+        assert '3' == direct.get('calls')
+        proxy.refuse()
+        with pytest.raises(redis.ConnectionError):
+            client.incr('calls')
+        proxy.accept()
+        assert 4 == client.incr('calls')

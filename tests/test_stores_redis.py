@@ -388,6 +388,127 @@ def test_a_run_that_is_to_stop_already_keeps_its_reason(store, client):
     assert store.run(running).stop == "cancelled by anna"
 
 
+INDEXES = ("active:first", "buffered:first", "ended:first", "deadlines", "buffered", "finished", "runs")
+
+
+def all_indexes(client):
+    return {name: client.zrange(name, 0, -1, withscores=True) for name in client.scan_iter(_type="zset")}
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_an_index_that_somebody_made_something_else_is_set_anew_and_named(store, client, caplog, index):
+    running, _ = wait_behind(store, *JOBS)
+    store.finish(running[2], "t", "succeeded", now=T + 1)
+    client.set(f"{PREFIX}:{index}", "what is this?")
+    answers = [one.answer for one in claim(store, slot=T + 2, nonce="n3")]
+    assert answers == ["overlap"] * 3
+    assert store.finish(running[0], "t", "failed", now=T + 3)
+    page = store.expired(BEAT, 9, now=T + 60_000)
+    assert sorted(run.job for run in page.runs) == sorted(JOBS)
+    assert len(store.runs()) == 9
+    assert store.prune(history=0, most=0, now=T + 90_000) == 5
+    (line,) = caplog.messages
+    assert f"{PREFIX}:{index}" in line
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_an_index_is_set_anew_as_it_was(store, client, index):
+    running, _ = wait_behind(store, *JOBS)
+    store.finish(running[2], "t", "succeeded", now=T + 1)
+    before = all_indexes(client)
+    client.set(f"{PREFIX}:{index}", "what is this?")
+    store.claim("one:1", [Offer(job=job, slots=(T,)) for job in JOBS], nonce="no", now=T)
+    begin(store, "fourth", now=T + 5)
+    for job in JOBS:
+        store.runs(job=job)
+    store.expired(BEAT, 9, now=T + 5), store.runs(state="buffered")
+    store.prune(history=10**9, most=1000, now=T + 5)
+    after = all_indexes(client)
+    for name, members in before.items():
+        assert [one for one in after.get(name, []) if "fourth" not in one[0]] == members, name
+
+
+def test_nodes_that_somebody_made_something_else_come_back_by_themselves(store, client, caplog):
+    begin(store, "first")
+    client.set(f"{PREFIX}:nodes", "what is this?")
+    store.expired(BEAT, 9, now=T + 1)
+    assert [node.name for node in store.nodes()] == ["one:1"]
+    assert f"{PREFIX}:nodes" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("name", ["meta", "jobs"])
+def test_what_cannot_be_set_anew_is_named(store, client, name):
+    begin(store)
+    client.set(f"{PREFIX}:{name}", "what is this?")
+    with pytest.raises(StoreUnusable, match=f"a key of the store was made something else: .*{PREFIX}:{name}"):
+        store.register(BEAT, [Registration(job="new", hash="h")], now=T)
+
+
+@pytest.mark.parametrize("what", ["active", "buffered", "ended"])
+@pytest.mark.parametrize(
+    "member", ["garbage", "", "a\0b\0c", f"second\0{T:015}\0scheduled", f"first\0{1:015}\0scheduled"]
+)
+def test_what_somebody_put_into_an_index_holds_nothing_and_harms_nobody(store, client, what, member):
+    begin(store)
+    store.start(Start(key=RunKey("first", T), token="t", worker="w"), now=T)
+    client.zadd(f"{PREFIX}:{what}:first", {member: -1})
+    second = indexes_with(client, RunKey("second", T))
+    assert store.finish(RunKey("first", T), "t", "succeeded", now=T + 1)
+    assert claim(store, "first", slot=T + 2, nonce="n2", overlap="queue")[0].won
+    assert claim(store, "second", slot=T + 2, nonce="n2")[0].answer == "overlap"
+    store.prune(history=0, most=0, now=T + 10)
+    assert store.run(RunKey("second", T)).state == "claimed"
+    assert set(indexes_with(client, RunKey("second", T))) >= {*second} - {f"{what}:first"}
+    assert store.prune(history=0, most=0, now=T + 10) == 0
+    assert [run.slot for run in store.runs(job="first")] == [T + 2]
+
+
+NUMBERS = [{"fence": "-5"}, {"attempt": "-1"}, {"fence": "1e300"}, {"fence": "nan"}, {"deadline": "-1"}]
+
+
+@pytest.mark.parametrize("edit", NUMBERS, ids=str)
+def test_a_number_that_is_none_of_ours_makes_a_run_unreadable(store, client, caplog, edit):
+    bad = begin(store)[1].key
+    client.hset(name_of(bad), mapping=edit)
+    assert [run.job for run in store.expired(BEAT, 9, now=T + 60_000).runs] == ["first", "third"]
+    assert store.start(Start(key=bad, token="t", worker="w"), now=T).why == "unreadable"
+    assert name_of(bad) in caplog.messages[0]
+
+
+JOB_EDITS = [
+    {"fence": "-5"}, {"fence": "1e300"}, {"paused": "by hand", "paused_at": "soon"}, {"floor": "-1"},
+    {"hashes": "[[1]]"}, {"hashes": '["h"]'}, {"hashes": "{"}, {"hashes": '[["h", "x"]]'}, {"hashes": "7"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", JOB_EDITS, ids=str)
+def test_a_job_edited_beyond_reading_stops_no_other_and_is_learnt_back(store, client, edit):
+    begin(store)
+    client.hset(f"{PREFIX}:job:second", mapping=edit)
+    answers = [one.answer for one in claim(store, slot=T + 1, nonce="n2")]
+    assert (answers[0], answers[2]) == ("overlap", "overlap")
+    assert answers[1] in ("unknown", "overlap")
+    store.expired(BEAT, 9, now=T - 5000)  # the clock went back: all jobs are looked at
+    assert "first" in [job.name for job in store.jobs()]
+    store.register(BEAT, [Registration(job="second", hash="h", cursor=T + 1)], now=T + 2)
+    assert claim(store, "second", slot=T + 3, nonce="n3")[0].answer == "overlap"
+    assert [job.name for job in store.jobs()] == sorted(JOBS)
+
+
+def test_a_pause_with_odd_texts_is_shown_as_far_as_it_goes(store, client):
+    begin(store, "first")
+    client.hset(f"{PREFIX}:job:first", mapping={"paused": "", "paused_by": b"\xff", "paused_at": T})
+    (job,) = store.jobs()
+    assert (job.paused, job.paused_by, job.paused_at) == ("", "\ufffd", T)
+    assert store.resume("first", now=T)
+
+
+def test_a_node_with_fields_of_somebody_else_is_a_node(store, client):
+    begin(store, "first")
+    client.hset(f"{PREFIX}:nodes", "x", '{"name": "n", "seen": 5, "kind": 7, "more": [1]}')
+    assert ("n", "7", 5) in [(node.name, node.kind, node.seen) for node in store.nodes()]
+
+
 # URLs -------------------------------------------------------------------------------------------
 
 
@@ -416,7 +537,7 @@ def test_a_url_is_shown_without_its_secrets(url, shown):
     "url",
     [
         "redis://:sec/ret@h:6379/0", "redis://:123/ret@h/0", "redis://:sec#ret@h:6379/0", "redis://:sec?ret@h/0",
-        "redis://h:port/0", "redis://h/zero", "redis+sentinel://:secret@h/0", "redis://[::1/0",
+        "redis://h:port/0", "redis://h/zero", "redis://h/-1", "redis://[::1/0", "redis://:secret@h,h2/0",
     ],
 )  # fmt: skip
 def test_a_url_that_cannot_be_read_is_refused_and_not_shown(url):
@@ -430,18 +551,20 @@ def test_the_client_is_told_what_url_and_options_say():
     def told(url, **options):
         store = open_store(url, options=options)
         store.close()
-        return store._client.connection_pool.connection_kwargs
+        return store._link._settings
 
     plain = told("redis://me:s%40cret@h:7000/3?visibility_timeout=60&socket_timeout=1.5")
-    where = {name: plain[name] for name in ("host", "port", "db", "username", "password")}
-    assert where == {"host": "h", "port": 7000, "db": 3, "username": "me", "password": "s@cret"}
-    assert (plain["socket_timeout"], plain["socket_connect_timeout"]) == (1.5, 3)
-    assert "visibility_timeout" not in plain
-    assert told("redis://h", socket_timeout=9, client_name="beat")["client_name"] == "beat"
-    assert told("redis://h", socket_timeout=9)["socket_timeout"] == 9
-    assert told("valkeys://h?ssl_cert_reqs=CERT_NONE")["ssl_cert_reqs"] == "none"
+    assert plain == {"db": 3, "username": "me", "password": "s@cret", "socket_timeout": 1.5}
+    assert told("redis://h", socket_timeout=9, client_name="beat") == {
+        "socket_timeout": 9, "client_name": "beat",
+    }  # fmt: skip
+    secure = {"ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
+    assert told("valkeys://h?ssl_cert_reqs=CERT_NONE&ssl_check_hostname=false") == secure
+    assert told("redis://h?socket_timeout=9&client_name=a%2520b", socket_timeout=2) == {
+        "socket_timeout": 2, "client_name": "a%20b",
+    }  # fmt: skip
     unix = told("redis+socket://:s%40cret@/tmp/redis.sock?virtual_host=4")
-    assert (unix["path"], unix["db"], unix["password"]) == ("/tmp/redis.sock", 4, "s@cret")
+    assert unix == {"db": 4, "password": "s@cret"}
 
 
 def test_an_option_the_client_does_not_know_is_told():
@@ -553,7 +676,8 @@ def test_nor_is_that_of_a_call_that_was_interrupted(own_redis_server, monkeypatc
     store = open_store(own_redis_server.url())
     begin(store)
     assert len(store.jobs()) + len(store.nodes()) == 4  # the server has the scripts now
-    read, sent = store._client.parse_response, threading.Event()
+    client = store._link._client
+    read, sent = client.parse_response, threading.Event()
 
     def interrupt(*args, **options):
         raise Interrupted
@@ -563,10 +687,10 @@ def test_nor_is_that_of_a_call_that_was_interrupted(own_redis_server, monkeypatc
         return read(*args, **options)
 
     own_redis_server.suspend()
-    monkeypatch.setattr(store._client, "parse_response", interrupt)
+    monkeypatch.setattr(client, "parse_response", interrupt)
     with pytest.raises(Interrupted):
         store.nodes()
-    monkeypatch.setattr(store._client, "parse_response", tell_and_read)
+    monkeypatch.setattr(client, "parse_response", tell_and_read)
     with ThreadPoolExecutor(1) as thread:
         jobs = thread.submit(store.jobs)
         sent.wait(0.3)  # on a new connection nothing can be sent yet; on the old one it would be
@@ -579,7 +703,7 @@ def test_a_server_busy_with_a_script_is_unreachable(own_redis_server):
     store = open_store(own_redis_server.url())
     begin(store)
     with own_redis_server.client() as client:
-        client.config_set("busy-reply-threshold", 1)
+        client.config_set("lua-time-limit", 1)
         endless = threading.Thread(target=run_until_killed, args=(own_redis_server.url(),))
         endless.start()
         wait_until_busy(client)

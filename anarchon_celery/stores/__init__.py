@@ -185,8 +185,16 @@ _MODULES = {
     "sqlite": "sql",
     "redis": "redis",
     "rediss": "redis",
+    "redis+socket": "redis",
+    "redis+cluster": "redis",
+    "rediss+cluster": "redis",
     "valkey": "redis",
     "valkeys": "redis",
+    "valkey+socket": "redis",
+    "valkey+cluster": "redis",
+    "valkeys+cluster": "redis",
+    "unix": "redis",
+    "sentinel": "redis",
 }
 
 SCHEMES = tuple(_MODULES)

@@ -14,7 +14,8 @@ key                               type    content
 {anarchon}:jobs                   set     the names of all jobs
 {anarchon}:nodes                  hash    incarnation → JSON: name, kind, seen
 {anarchon}:meta                   hash    version of what is described here, identity, created, latest
-                                          (the time of the last ``expired``)
+                                          (the time of the last ``expired``), asked (by one that waits
+                                          for replicas)
 {anarchon}:runs                   zset    all runs, by slot, newest first (the score is negative)
 {anarchon}:deadlines              zset    active runs, by deadline
 {anarchon}:buffered               zset    buffered runs, by slot, newest first
@@ -28,7 +29,8 @@ In the zsets a run is ``job, slot, kind`` with a NUL between them, and the slot 
 that equal scores are ordered as the protocol orders keys. All times are milliseconds.
 
 A record that somebody edited beyond reading is passed over, with a warning that names its key: its
-slot counts as taken, nothing starts or ends it, and all others go on.
+slot counts as taken, nothing starts or ends it, and all others go on. An index that somebody made
+something else is set anew from the others, with the same warning.
 """
 
 from __future__ import annotations
@@ -45,12 +47,8 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from .. import protocol
-from ..errors import StoreError, StoreUnreachable, StoreUnusable
+from ..errors import StoreUnusable
 from ..protocol import (
     ACTIVE,
     BUFFERED,
@@ -76,6 +74,7 @@ from ..protocol import (
 from . import Store
 from .addresses import address_of
 from .clock import monotonic
+from .link import Call, Link, link_to
 from .wire import claim_of, claimed, given, items, job_of, named, offered, run_of
 
 logger = logging.getLogger(__name__)
@@ -97,32 +96,18 @@ _WORDS = {
     "OVERTAKEN": protocol.OVERTAKEN,
 }
 
-#: How an error of the server begins that goes away by itself.
-_PASSING = ("BUSY ", "TRYAGAIN", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
+#: The verbs that only read, and those that let go on or end what was begun.
+_READS = frozenset(("runs", "jobs", "nodes"))
+_GOES_ON = _READS | {"renew", "finish", "requeue", "release", "sent"}
 
 #: How many index entries one script looks at when it lists runs: others wait meanwhile.
 _PAGE = 1000
 
 
 def open_store(url: str, *, prefix: str, options: Mapping[str, Any]) -> RedisStore:
-    """Return the store at ``url``, not yet connected; ``options`` are for ``redis.Redis.from_url``."""
-    address, shown = address_of(url)
-    settings = {
-        "socket_timeout": 3,
-        "socket_connect_timeout": 3,
-        # Plain answers: under version 3 the client no longer looks for unread data on a connection.
-        "protocol": 2,
-        **options,
-        # The callers repeat what had no answer, and know their own calls again.
-        "retry": Retry(NoBackoff(), 0),
-    }
-    try:
-        client = redis.Redis.from_url(address, **settings)
-        pool = client.connection_pool
-        pool.connection_class(**pool.connection_kwargs)
-    except (TypeError, ValueError, redis.RedisError) as error:
-        raise StoreUnusable(f"{shown}: the Redis client does not take these options: {error}") from None
-    return RedisStore(client, prefix=prefix, shown=shown)
+    """Return the store at ``url``, not yet connected; ``options`` are for the client's connections."""
+    address = address_of(url, options)
+    return RedisStore(link_to(address, address.settings), prefix=prefix)
 
 
 class RedisStore(Store):
@@ -130,17 +115,16 @@ class RedisStore(Store):
 
     def __init__(
         self,
-        client: redis.Redis,
+        link: Link,
         *,
         prefix: str = "anarchon",
-        shown: str = "redis",
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Use ``client``, whose connections several threads may share, and the keys under ``prefix``."""
+        """Use ``link``, which several threads may share, and the keys under ``prefix``."""
         super().__init__(clock=clock)
-        self.shown = shown
+        self.shown = link.shown
         self.prefix = prefix if re.search(r"\{[^}]+\}", prefix) else f"{{{prefix}}}"
-        self._client = client
+        self._link = link
         self._answering = threading.Lock()
         self._warned: set[str] = set()
 
@@ -279,7 +263,7 @@ class RedisStore(Store):
 
     def close(self) -> None:
         """See :meth:`Store.close`."""
-        self._client.connection_pool.disconnect()
+        self._link.close()
 
     # the call -----------------------------------------------------------------------------------
 
@@ -302,42 +286,20 @@ class RedisStore(Store):
         asked["identity"] = secrets.token_hex(8)  # for the case that this call begins the store
         if now is not None:
             asked["now"] = now
+        begins, writes = verb not in _GOES_ON, verb not in _READS
+        if not writes:
+            asked["looks"] = True
+        elif self._link.replicas:
+            asked["acknowledged"] = True
+        words = (*_script(verb), self.prefix, json.dumps(asked, ensure_ascii=False))
         before = self.clock.monotonic()
-        envelope = json.loads(self._evaluate(verb, json.dumps(asked, ensure_ascii=False)))
+        envelope = json.loads(self._link.run(Call(*words, begins=begins, writes=writes)))
         if "version" in envelope:
             raise StoreUnusable(f"{self.shown}: {_of_another_version(self.prefix, envelope['version'])}")
         with self._answering:
             self._answered(before, envelope["now"], envelope["identity"])
         self._warn(items(envelope["unreadable"]))
         return envelope.get("answer")
-
-    def _evaluate(self, verb: str, asked: str) -> str:
-        """Return the script's answer; by its hash, or whole where the server does not know it (yet)."""
-        script, sha = _script(verb)
-        try:
-            try:
-                answer = self._client.evalsha(sha, 1, self.prefix, asked)
-            except redis.exceptions.NoScriptError:
-                answer = self._client.eval(script, 1, self.prefix, asked)
-        except redis.RedisError as error:
-            raise self._told(error) from error
-        except BaseException:
-            # Interrupted from outside, a task's time limit perhaps: an answer may be on its way still.
-            self._client.connection_pool.disconnect(inuse_connections=False)
-            raise
-        # Bytes that are no text can only come from somebody's edit: they must not spoil the others.
-        return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
-
-    def _told(self, error: redis.RedisError) -> StoreError:
-        """Return the error as the callers know it, in one line."""
-        text = " ".join(str(error).split())
-        refused = isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError)
-        if isinstance(error, redis.ConnectionError | redis.TimeoutError) and not refused:
-            return StoreUnreachable(f"{self.shown} does not answer: {text}")
-        passing = redis.exceptions.ClusterDownError | redis.exceptions.MasterDownError
-        if text.startswith(_PASSING) or isinstance(error, passing | redis.exceptions.TryAgainError):
-            return StoreUnreachable(f"{self.shown} does not answer for now: {text}")
-        return StoreUnusable(f"{self.shown} cannot be used: {text}")
 
     def _warn(self, unreadable: Sequence[str]) -> None:
         """Name each record that was passed over, once."""

@@ -129,8 +129,6 @@ local function overtake(deciding)
   end
 end
 
-local function any_active(job) return redis.call('ZCARD', key('active', job)) > 0 end
-
 -- Whether the policy has to be asked. One that waits for nothing, after an edit, goes on first.
 local function is_busy(offer)
   local allowed = offer.overlap == 'allow'

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  the prefix. Its hash tag puts all keys of a store on one node of a cluster; the scripts
 --          derive all other keys from it, and redis.py describes them.
--- ARGV[1]  JSON: what the verb asks; `now`, where a test sets the time; `identity`, a candidate.
+-- ARGV[1]  JSON: what the verb asks; `now`, where a test sets the time; `identity`, a candidate;
+--          `looks`, if nothing is to change; `acknowledged`, if replicas are waited for.
 -- Answers  JSON: `now`, `identity`, `answer`, and `unreadable`: keys whose records were passed over;
 --          or `version` alone, where the store is of another version than this script.
 --
@@ -14,6 +15,20 @@
 -- LONGEST_START_TIMEOUT, ORPHANED_AFTER, GONE_AFTER, REMEMBERED_HASHES, BUFFERED, LEAPT, OVERTAKEN.
 local prefix, asked = KEYS[1], cjson.decode(ARGV[1])
 local unreadable = {}
+
+-- Every command goes through here: on a key that somebody made something else it is tried again once that is
+-- mended. What cannot be mended is named.
+local server, mend = redis, nil
+local redis = {pcall = server.pcall}
+
+function redis.call(...)
+  local answer = server.pcall(...)
+  if type(answer) ~= 'table' or not answer.err then return answer end
+  local _, name = ...
+  if not string.find(answer.err, 'WRONGTYPE', 1, true) then return server.call(...) end
+  if not (mend and mend(name)) then error('-WRONGTYPE ' .. name .. ' holds something else') end
+  return server.call(...)
+end
 
 local function key(name, job) return prefix .. ':' .. name .. (job and ':' .. job or '') end
 
@@ -28,9 +43,10 @@ local function text(number)
   return known
 end
 
+-- All our numbers are so; what is not was written by somebody else.
 local function whole(text)
   local number = tonumber(text)
-  return number and number % 1 == 0 and number or nil
+  return number and number % 1 == 0 and number >= 0 and number <= 2 ^ 53 and number or nil
 end
 
 local function names(...)
@@ -126,7 +142,7 @@ end
 -- The schedules of a job --------------------------------------------------------------------------
 -- The newest last, each as {hash, since, floor?}.
 
-local function is_whole(number) return type(number) == 'number' and number % 1 == 0 end
+local function is_whole(number) return type(number) == 'number' and whole(number) ~= nil end
 
 local function schedule_of(known)
   if type(known) ~= 'table' or type(known[1]) ~= 'string' or not is_whole(known[2]) then return nil end
@@ -240,12 +256,47 @@ local function index(run, member, was)
   redis.call('ZADD', INDEXES[what], text(scores[what]), member)
 end
 
--- The record of a run was removed, but not by a script: the indexes forget it too.
-local function unlist(member)
-  local job = named(member).job
-  for _, name in ipairs({DEADLINES, WAITING, RUNS, key('active', job), key('buffered', job)}) do
-    redis.call('ZREM', name, member)
+-- The record of a run was removed, but not by a script: the indexes forget it too. What is no run of that job
+-- was put into its indexes by somebody, and leaves those alone.
+local function unlist(member, job)
+  local own = named(member).job
+  job = job or own
+  local indexes = {key('active', job), key('buffered', job)}
+  if job == own then indexes = {DEADLINES, WAITING, RUNS, unpack(indexes)} end
+  for _, name in ipairs(indexes) do redis.call('ZREM', name, member) end
+end
+
+-- Put into one index all runs that another one lists.
+local function copy(name, from, what, only)
+  local listed = server.pcall('ZRANGE', from, 0, -1)
+  for _, member in ipairs(listed.err and {} or listed) do
+    local one = named(member)
+    local run = (not only or one.job == only) and find_run(one)
+    if run and what_is(run.state) == what then
+      local score = only and 0 - run.slot or ({active = run.deadline, ended = run.finished_at})[what]
+      server.call('ZADD', name, text(score or 0 - run.slot), member)
+    end
   end
+end
+
+-- Set an index anew from the others, in place of what somebody put there; nodes come by themselves.
+function mend(name)
+  local what, job = string.match(string.sub(name, #prefix + 2), '^(%l+):(.*)$')
+  local is_index = INDEXES[what] or name == DEADLINES or name == WAITING or name == FINISHED or name == RUNS
+  if not (is_index or name == NODES) then return false end
+  pass_over(name)
+  server.call('DEL', name)
+  if INDEXES[what] then
+    copy(name, INDEXES[what], what, job)
+  elseif is_index then
+    for _, each in ipairs(redis.call('SMEMBERS', JOBS)) do
+      for kind, index in pairs(INDEXES) do
+        if name == index then copy(name, key(kind, each), kind) end
+        if name == RUNS then copy(name, key(kind, each), kind, each) end
+      end
+    end
+  end
+  return true
 end
 
 -- The runs that this call changed, by the names of their keys.
@@ -274,6 +325,19 @@ end
 -- The names of a job's runs in one of its indexes, oldest first.
 local function oldest_first(what, job) return redis.call('ZREVRANGE', key(what, job), 0, -1) end
 
+-- Whether a job has an active run; what somebody put there that is none, or took away, does not count.
+local function any_active(job)
+  local name = key('active', job)
+  local member = redis.call('ZRANGE', name, 0, 0)[1]
+  while member do
+    local one = named(member)
+    if one.job == job and redis.call('EXISTS', name_of(one)) == 1 then return true end
+    unlist(member, job)
+    member = redis.call('ZRANGE', name, 0, 0)[1]
+  end
+  return false
+end
+
 -- Whether the run may not go on because its job is paused: only scheduled ones care.
 local function is_held_back(run)
   if run.kind ~= 'scheduled' then return false end
@@ -290,8 +354,8 @@ local function promote(job, side_by_side)
     local run, is_unreadable = find_run(named(member))
     if is_unreadable or run and run.state == BUFFERED and is_held_back(run) then
       place = place + 1
-    elseif not run then
-      unlist(member)
+    elseif not run or run.job ~= job then
+      unlist(member, job)
     elseif run.state == BUFFERED then
       put_run(run, lasting(math.max(0, (run.not_before or now) - now), {state = 'released'}))
     else
@@ -374,4 +438,17 @@ local function place_after(name, last)
     end
   end
   return low
+end
+
+-- Whether the server takes writes -----------------------------------------------------------------
+
+-- A replica's answers may be old, so a mere look tries to write too, in vain: a replica refuses that. What
+-- changes something tries it with a command that a full server refuses: after any other write it would go on
+-- without memory. Where replicas are waited for it does write, so that all writes before are waited for.
+if asked.looks then
+  redis.call('HDEL', META, '')
+elseif asked.acknowledged then
+  redis.call('HSET', META, 'asked', text(now))
+else
+  redis.call('ZADD', RUNS, 'XX', 0, '')
 end

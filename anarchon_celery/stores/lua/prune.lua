@@ -14,14 +14,23 @@ local function raise_floors(run)
   put_schedules(job, schedules, floor)
 end
 
-local function forget(members)
+-- Whether the record may go: one that somebody brought back to life may not.
+local function is_over(run)
+  local state = server.pcall('HGET', name_of(run), 'state')
+  return not (ACTIVE[state] or state == BUFFERED)
+end
+
+local function forget(index, members)
   for _, member in ipairs(members) do
     local run = named(member)
-    raise_floors(run)
-    redis.call('DEL', name_of(run))
-    redis.call('ZREM', RUNS, member)
-    redis.call('ZREM', FINISHED, member)
-    redis.call('ZREM', key('ended', run.job), member)
+    redis.call('ZREM', index, member)
+    if is_over(run) then
+      raise_floors(run)
+      redis.call('DEL', name_of(run))
+      redis.call('ZREM', RUNS, member)
+      redis.call('ZREM', FINISHED, member)
+      redis.call('ZREM', key('ended', run.job), member)
+    end
   end
   left = left - #members
 end
@@ -29,8 +38,9 @@ end
 -- The surplus first: what is too old counts among the newest as long as it is there.
 for _, job in ipairs(redis.call('SMEMBERS', JOBS)) do
   if left <= 0 then break end
-  forget(redis.call('ZRANGE', key('ended', job), asked.most, asked.most + left - 1))
+  local index = key('ended', job)
+  forget(index, redis.call('ZRANGE', index, asked.most, asked.most + left - 1))
 end
 local oldest = '(' .. text(now - asked.history)
-forget(redis.call('ZRANGEBYSCORE', FINISHED, '-inf', oldest, 'LIMIT', 0, left))
+forget(FINISHED, redis.call('ZRANGEBYSCORE', FINISHED, '-inf', oldest, 'LIMIT', 0, left))
 return answered(asked.limit - left)
