@@ -13,6 +13,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -57,7 +58,10 @@ OTHER = Node(id="incarnation-2", name="two:2")
 #: How old the time may be at which a node was seen.
 SEEN_EVERY = 5 * SECOND
 
-KINDS = ("memory", "sqlite", "redis")
+KINDS = ("memory", "sqlite", "postgresql", "mariadb", "redis")
+
+#: Tables of databases that run already are used again and again: so many stores at once.
+PREFIXES = cycle([f"site-{number}" for number in range(6)])
 
 ODD_NAMES = [
     "a", "A", " a", "a ", "a b", "a  b", "a:b", "a:b:manual", f"a:{T}", f"a:{T}:scheduled",
@@ -88,6 +92,11 @@ def new_site(kind: str, request: pytest.FixtureRequest) -> Site:
     name = secrets.token_hex(4)
     if kind == "redis":
         return Site(kind, request.getfixturevalue("redis_server").url(), f"test-{name}")
+    if kind in ("postgresql", "mariadb"):
+        server, prefix = request.getfixturevalue(f"{kind}_server"), next(PREFIXES)
+        for used in (prefix, f"{prefix}-other"):
+            server.empty(used)
+        return Site(kind, server.url(), prefix)
     if kind == "sqlite":
         return Site(kind, f"sqlite:///{request.getfixturevalue('tmp_path')}/{name}.db", "anarchon")
     return Site(kind, f"memory://{name}", "anarchon")
@@ -2548,7 +2557,7 @@ def test_two_handles_on_one_store_meet(site, story):
 
 def test_two_prefixes_on_one_store_do_not_meet(site, story):
     story.begin()
-    stranger = Story(replace(site, prefix="other").open())
+    stranger = Story(replace(site, prefix=f"{site.prefix}-other").open())
     assert (*everything(stranger.store), stranger.store.nodes()) == ([], [], [])
     stranger.register()
     assert stranger.claim(nonce="n2").won
@@ -2567,7 +2576,7 @@ def test_a_store_that_was_closed_may_be_used_again(story):
 
 def test_an_answer_names_the_store(site, store):
     second = site.open()
-    stranger = replace(site, prefix="other").open()
+    stranger = replace(site, prefix=f"{site.prefix}-other").open()
     for handle in (store, second, stranger):
         handle.register(BEAT, [])
     assert store.identity
@@ -2580,12 +2589,14 @@ def test_an_answer_names_the_store(site, store):
 def wipe(site: Site, request: pytest.FixtureRequest) -> None:
     if site.kind == "redis":
         request.getfixturevalue("redis_server").flush()
+    elif site.kind in ("postgresql", "mariadb"):
+        request.getfixturevalue(f"{site.kind}_server").empty(site.prefix)
     else:
         for path in request.getfixturevalue("tmp_path").glob("*.db*"):
             path.unlink()
 
 
-@pytest.mark.parametrize("site", ["sqlite", "redis"], indirect=True)
+@pytest.mark.parametrize("site", ["sqlite", "postgresql", "mariadb", "redis"], indirect=True)
 def test_a_wiped_store_is_another_and_learns_its_jobs_back(site, story, request):
     story.begin()
     before = story.store.identity
@@ -2631,7 +2642,7 @@ def test_a_file_that_cannot_be_opened_is_told(tmp_path):
 
 
 def test_an_unknown_scheme_is_told_with_the_known_ones():
-    with pytest.raises(StoreUnusable, match="'mongodb': known are memory, sqlite, redis"):
+    with pytest.raises(StoreUnusable, match="'mongodb': known are memory, sqlite, postgresql"):
         open_store("mongodb://localhost/0")
 
 
@@ -2687,7 +2698,7 @@ def test_every_answer_tells_the_stores_time(store):
     assert before - 1 <= store.clock.now() <= wall_clock() + 1
 
 
-@pytest.mark.parametrize("site", ["redis"], indirect=True)
+@pytest.mark.parametrize("site", ["postgresql", "mariadb", "redis"], indirect=True)
 def test_the_clock_of_a_server_judges_not_the_clients(store, monkeypatch):
     right = time.time
     monkeypatch.setattr(time, "time", lambda: right() - 86_400)

@@ -183,6 +183,10 @@ def new_nonce() -> str:
 _MODULES = {
     "memory": "memory",
     "sqlite": "sql",
+    "postgresql": "sql",
+    "postgres": "sql",
+    "mysql": "sql",
+    "mariadb": "sql",
     "redis": "redis",
     "rediss": "redis",
     "valkey": "redis",

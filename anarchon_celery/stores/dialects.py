@@ -1,7 +1,7 @@
 """What kinds of database differ in, said once for each: the rest of the SQL store asks no names.
 
-A kind is one :class:`Dialect`. SQLite's is below, with what it takes to let many processes work on
-one file:
+A kind is one :class:`Dialect`; those of servers are in :mod:`.postgresql` and :mod:`.mariadb`.
+SQLite's is below, with what it takes to let many processes work on one file:
 
 - A transaction that writes begins with ``BEGIN IMMEDIATE``: it waits for its turn before it reads,
   where a deferred one would find "database is locked" when it first writes.
@@ -19,13 +19,27 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Engine, Text, bindparam, cast, event, func, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    String,
+    Text,
+    bindparam,
+    cast,
+    event,
+    func,
+    select,
+    tuple_,
+)
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.pool import QueuePool
+from sqlalchemy.types import TypeEngine
 
 #: How long a call waits for its turn, in seconds.
 PATIENCE = 3
@@ -37,33 +51,59 @@ class Dialect:
 
     #: The database's time in milliseconds, read when the statement runs, as SQL.
     now: str
-    #: How texts are compared: as Python compares them.
-    collation: str | None = None
+    #: What is looked up, 255 characters at most; compared as Python compares texts.
+    names: TypeEngine[str]
     #: Whether the deadline stands in the index of live runs: not where that makes heartbeats dear.
-    deadlines_indexed: bool
+    deadlines_indexed: bool = False
+    #: Whether a column made of the state finds the live runs: where no index can have a condition.
+    phased: bool = False
+    #: How one statement finds rows in several ways: by any of the indexes (``or``), by the keys found in
+    #: each way (``union``); or the keys are looked for ``first``, in a statement of their own.
+    several_ways: Literal["or", "union", "first"] = "union"
+    #: How rows are locked in the order of their keys, where the planner might take another way: a hint.
+    in_key_order: tuple[str, str] | None = None
+    #: Options of each table, and the longest name of one.
+    table: Mapping[str, Any] = field(default_factory=dict)
+    longest_name: int | None = None
     #: Execution options of a transaction that only reads, and of one that writes.
-    reading: Mapping[str, Any]
-    writing: Mapping[str, Any]
-    #: The condition that columns are among the rows given as one parameter; and that parameter.
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    writing: Mapping[str, Any] = field(default_factory=dict)
+    #: The condition that columns are among the rows given as a parameter; and what is passed for it.
     among: Callable[[Sequence[ColumnElement[Any]], str], ColumnElement[bool]]
-    listed: Callable[[Sequence[Sequence[Any]]], Any]
+    listed: Callable[[str, Sequence[Sequence[Any]]], dict[str, Any]]
     #: The URL and the options of the engine, made from what was configured.
     engine: Callable[[URL, Mapping[str, Any]], tuple[URL, dict[str, Any]]]
     #: Listen to the engine, before it is used.
     attend: Callable[[Engine], None]
-    #: Words in errors: of tables that are not there, and of what waiting does not mend.
+    #: While the tables of a prefix are made: nobody else makes them.
+    alone: Callable[[Connection, str], AbstractContextManager[None]] = lambda _connection, _prefix: nullcontext()
+    #: What an error is known by: its words, or the code of a server that has codes.
+    sign: Callable[[BaseException], str] = str
+    #: Signs: of tables that are not there, of what waiting does not mend, of what goes better the next time.
     missing: tuple[str, ...]
     hopeless: tuple[str, ...]
+    passing: tuple[str, ...] = ()
 
     def says_missing(self, error: DBAPIError) -> bool:
         """Whether the error is that the tables were not made yet."""
-        return any(words in str(error.orig) for words in self.missing)
+        return self._says(error, self.missing)
 
     def says_hopeless(self, error: DBAPIError) -> bool:
         """Whether somebody has to change something before the database can be used."""
         if not isinstance(error, (OperationalError, InterfaceError)):
-            return True
-        return any(words in str(error.orig) for words in self.hopeless)
+            return not self.says_passing(error)
+        return self._says(error, self.hopeless)
+
+    def says_passing(self, error: DBAPIError) -> bool:
+        """Whether the same step may go well when it is done again at once.
+
+        Others were in its way, or the connection was dead since a server went away.
+        """
+        return error.connection_invalidated or self._says(error, self.passing)
+
+    def _says(self, error: DBAPIError, signs: tuple[str, ...]) -> bool:
+        said = "" if error.orig is None else self.sign(error.orig)
+        return any(sign in said for sign in signs)
 
 
 # SQLite -----------------------------------------------------------------------------------------
@@ -148,18 +188,21 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
 
 
+def _listed_json(parameter: str, rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    return {parameter: json.dumps(rows)}
+
+
 SQLITE = Dialect(
     now="CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
+    names=String(255),
     deadlines_indexed=True,
+    several_ways="or",
     reading={"sqlite_begin": "BEGIN"},
     writing={"sqlite_begin": "BEGIN IMMEDIATE"},
     among=_among_json,
-    listed=json.dumps,
+    listed=_listed_json,
     engine=_sqlite_engine,
     attend=_attend_sqlite,
     missing=("no such table",),
     hopeless=("not a database", "malformed", "readonly", "no such column", "no column named"),
 )
-
-#: By SQLAlchemy's name of the back end.
-DIALECTS: Mapping[str, Dialect] = {"sqlite": SQLITE}

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
+    CompoundSelect,
     Connection,
     Row,
     Select,
@@ -27,14 +28,18 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
+    union,
     update,
 )
 
 from ..ledger import Ledger
 from ..protocol import BUFFERED, ENDED, ORPHANED_AFTER, Expired, Job, Node, Run, RunKey
-from .tables import JOB, LIVE, NODE, OVER, RUN, Moment, Shape, Tables
+from .tables import JOB, NODE, RUN, Moment, Shape, Tables
 
 logger = logging.getLogger(__name__)
+
+#: Rows of jobs that this transaction has.
+Locked = Sequence[Row[Any]]
 
 _BEFORE_ALL = (-1, RunKey("", 0, ""))
 
@@ -54,6 +59,8 @@ class Records:
         """Make the statements that are always the same."""
         self.jobs, self.runs, self.nodes = tables.jobs, tables.runs, tables.nodes
         self.run_key, self.dialect = tables.run_key, tables.dialect
+        self._live, self._over, self._waiting = tables.live, tables.over, tables.waiting
+        self._all_runs = select(*tables.run_row)
         self._updates: dict[tuple[str, tuple[str, ...]], Update] = {}
         self._warned: set[str] = set()
         self._prepare_steps()
@@ -63,25 +70,37 @@ class Records:
     def _prepare_steps(self) -> None:
         jobs, runs, among = self.jobs.c, self.runs.c, self.dialect.among
         # Rows are locked, where a database locks rows, in the order of their keys.
-        named, asked = select(self.jobs).order_by(jobs.name), select(self.runs).order_by(*self.run_key)
-        self._jobs_named = named.where(among([jobs.name], "names")).with_for_update()
-        keyed, live = among(self.run_key, "keys"), and_(LIVE, among([runs.job], "names"))
-        waiting = and_(LIVE, runs.deadline.is_(None), among([runs.job], "waiting"))
-        self._runs_asked = asked.where(or_(keyed, live, waiting)).with_for_update()
+        self._jobs_named = self._locked(
+            select(self.jobs).where(among([jobs.name], "names")).order_by(jobs.name), self.jobs
+        )
+        other = self.runs.alias()
+        waits = select(other.c.job).where(self._waiting, among([other.c.job], "waiting"))
+        self._ways: dict[str, ColumnElement[bool]] = {
+            "keys": among(self.run_key, "keys"),
+            "live": and_(self._live, among([runs.job], "live")),
+            "waiting": and_(self._live, runs.job.in_(waits)),
+        }
+        self._finding: dict[tuple[str, ...], Select[Any]] = {}
         self._drop = delete(self.runs).where(*RUN.is_key(self.runs))
+
+    def _locked(self, asked: Select[Any], table: Table) -> Select[Any]:
+        if self.dialect.in_key_order is not None:
+            hint, of = self.dialect.in_key_order
+            asked = asked.with_hint(table, hint, of)
+        return asked.with_for_update()
 
     def _prepare_looks(self) -> None:
         jobs, runs, among = self.jobs.c, self.runs.c, self.dialect.among
-        self._run = select(self.runs).where(*RUN.is_key(self.runs))
+        self._run = self._all_runs.where(*RUN.is_key(self.runs))
         in_order = (runs.deadline, *self.run_key)
         after: list[Any] = [bindparam(f"after_{column.name}") for column in in_order]
         self._due = (
-            select(self.runs)
-            .where(LIVE, runs.deadline <= bindparam("now"), tuple_(*in_order) > tuple_(*after))
+            self._all_runs
+            .where(self._live, runs.deadline <= bindparam("now"), tuple_(*in_order) > tuple_(*after))
             .order_by(*in_order)
             .limit(bindparam("most"))
         )
-        self._next = select(func.min(runs.deadline)).where(LIVE, runs.deadline > bindparam("now"))
+        self._next = select(func.min(runs.deadline)).where(self._live, runs.deadline > bindparam("now"))
         self._known_since = select(jobs.name).where(
             among([jobs.name], "names"), jobs.seen >= bindparam("since")
         )
@@ -90,33 +109,63 @@ class Records:
         runs, number = self.runs.c, func.count()
         by_job = select(runs.job, number).group_by(runs.job)
         self._numbers = by_job.having(number > bindparam("most")).order_by(runs.job)
-        self._live_numbers = by_job.where(LIVE)
-        over = select(*self.run_key).where(OVER).limit(bindparam("most"))
+        self._live_numbers = by_job.where(self._live)
+        over = select(*self.run_key).where(self._over).limit(bindparam("most"))
         self._oldest = over.where(runs.job == bindparam("job")).order_by(runs.slot, runs.kind.desc())
         self._aged = over.where(runs.finished_at < bindparam("oldest")).order_by(runs.finished_at)
 
     # what a step works on -----------------------------------------------------------------------
 
-    def load(
-        self, connection: Connection, moment: Moment, *,
-        keys: Sequence[RunKey] = (), jobs: Sequence[str] = (), live: Sequence[str] = (),
-        waiting: Sequence[str] = (),
-    ) -> Loaded:  # fmt: skip
-        """Load these runs and these jobs, all live runs of the jobs in ``live``, the buffered of ``waiting``."""
-        of_jobs = self._rows(connection, self._jobs_named, names=[(name,) for name in jobs])
-        of_runs = self._rows(
-            connection, self._runs_asked, keys=keys,
-            names=[(name,) for name in live], waiting=[(name,) for name in waiting],
-        )  # fmt: skip
-        return self._loaded(moment, of_jobs, of_runs)
-
-    def _rows(
-        self, connection: Connection, statement: Select[Any], **among: Sequence[tuple[Any, ...]]
-    ) -> Sequence[Row[Any]]:
-        if not any(among.values()):
+    def lock(self, connection: Connection, names: Sequence[str]) -> Sequence[Row[Any]]:
+        """Take these jobs, in their order: who has them is alone with their runs, but for heartbeats."""
+        if not names:
             return ()
-        listed = {name: self.dialect.listed(sorted(set(rows))) for name, rows in among.items()}
-        return connection.execute(statement, listed).all()
+        return connection.execute(self._jobs_named, self._listed(names=[(name,) for name in names])).all()
+
+    def load(
+        self, connection: Connection, moment: Moment, jobs: Sequence[Row[Any]] = (), *,
+        keys: Sequence[RunKey] = (), live: Sequence[str] = (), waiting: Sequence[str] = (),
+    ) -> Loaded:  # fmt: skip
+        """Load these jobs and these runs; and all live runs: of the jobs in ``live``, and of those in
+        ``waiting`` of which a run waits.
+        """
+        ways: dict[str, Sequence[tuple[Any, ...]]] = {
+            "keys": keys, "live": [(name,) for name in live], "waiting": [(name,) for name in waiting],
+        }  # fmt: skip
+        ways = {way: rows for way, rows in ways.items() if rows}
+        if self.dialect.several_ways == "first" and ways.keys() != {"keys"}:
+            ways = self._keys_first(connection, ways)
+        runs = connection.execute(self._runs_found(ways), self._listed(**ways)).all() if ways else ()
+        return self._loaded(moment, jobs, runs)
+
+    def _listed(self, **ways: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+        listed: dict[str, Any] = {}
+        for way, rows in ways.items():
+            listed |= self.dialect.listed(way, sorted(set(rows)))
+        return listed
+
+    def _keys_first(
+        self, connection: Connection, ways: Mapping[str, Sequence[tuple[Any, ...]]]
+    ) -> dict[str, Sequence[tuple[Any, ...]]]:
+        """Look for the keys without a lock: who has the jobs is alone with their runs."""
+        others = {way: rows for way, rows in ways.items() if way != "keys"}
+        found = connection.execute(self._keys_found(others), self._listed(**others)) if others else ()
+        keys = [*ways.get("keys", ()), *(RunKey(*row) for row in found)]
+        return {"keys": keys} if keys else {}
+
+    def _keys_found(self, ways: Iterable[str]) -> CompoundSelect[Any]:
+        return union(*(select(*self.run_key).where(self._ways[way]) for way in ways))
+
+    def _runs_found(self, ways: Iterable[str]) -> Select[Any]:
+        """The statement that finds runs in these ways; there are not many, and each is made once."""
+        if (asked := tuple(ways)) not in self._finding:
+            if len(asked) == 1 or self.dialect.several_ways == "or":
+                condition = or_(*(self._ways[way] for way in asked))
+            else:
+                condition = tuple_(*self.run_key).in_(self._keys_found(asked))
+            found = self._all_runs.where(condition).order_by(*self.run_key)
+            self._finding[asked] = self._locked(found, self.runs)
+        return self._finding[asked]
 
     def load_ahead(self, connection: Connection, moment: Moment) -> Loaded:
         """Load all jobs, and the runs whose deadline lies further ahead than it can have been set.
@@ -126,11 +175,10 @@ class Records:
         runs = self.runs.c
         too_far = runs.deadline > moment.now + runs.span
         waiting = and_(runs.state == BUFFERED, runs.not_before > moment.now)
-        named = select(self.jobs).order_by(self.jobs.c.name).with_for_update()
-        ahead = select(self.runs).where(LIVE, or_(too_far, waiting))
-        asked = ahead.order_by(*self.run_key).with_for_update()
-        of_jobs = connection.execute(named).all()
-        return self._loaded(moment, of_jobs, connection.execute(asked).all())
+        ahead = select(*self.run_key).where(self._live, or_(too_far, waiting))
+        named = select(self.jobs).order_by(self.jobs.c.name)
+        jobs = connection.execute(self._locked(named, self.jobs)).all()
+        return self.load(connection, moment, jobs, keys=[RunKey(*row) for row in connection.execute(ahead)])
 
     def _loaded(self, moment: Moment, jobs: Iterable[Row[Any]], runs: Iterable[Row[Any]]) -> Loaded:
         of_jobs = {row.name: self._job_of(row) for row in jobs}
@@ -197,8 +245,7 @@ class Records:
         jobs = {run.job for run in due}
         if not jobs:
             return frozenset()
-        named = self.dialect.listed([(name,) for name in sorted(jobs)])
-        asked = {"names": named, "since": now - ORPHANED_AFTER}
+        asked = {"since": now - ORPHANED_AFTER, **self._listed(names=[(job,) for job in jobs])}
         return frozenset(jobs.difference(connection.execute(self._known_since, asked).scalars()))
 
     def run(self, connection: Connection, key: RunKey) -> Run | None:
@@ -208,7 +255,7 @@ class Records:
 
     def find_runs(self, connection: Connection, job: str | None, state: str | None, limit: int) -> list[Run]:
         """Return runs, newest slot first."""
-        runs, asked = self.runs.c, select(self.runs)
+        runs, asked = self.runs.c, self._all_runs
         newest_first: ColumnElement[Any] = runs.slot.desc()
         if job is not None:
             asked = asked.where(runs.job == job)
@@ -216,7 +263,7 @@ class Records:
             asked = asked.where(runs.state == state)
         if state is not None and state not in ENDED:
             # By the index of the few live ones, not through all slots in their order.
-            asked, newest_first = asked.where(LIVE), -runs.slot
+            asked, newest_first = asked.where(self._live), -runs.slot
         rows = connection.execute(asked.order_by(newest_first, runs.job, runs.kind).limit(limit))
         return [self._run_of(row) for row in rows]
 
@@ -257,8 +304,13 @@ class Records:
             connection.execute(insert(self.nodes), row)
 
     def drop_nodes(self, connection: Connection, before: int) -> None:
-        """Forget nodes that were last seen before then."""
-        connection.execute(delete(self.nodes).where(self.nodes.c.seen < before))
+        """Forget nodes that were last seen before then, by key: what is only looked at is not locked."""
+        nodes = self.nodes.c
+        gone = connection.execute(select(nodes.id).where(nodes.seen < before).order_by(nodes.id)).scalars().all()
+        if gone:
+            connection.execute(
+                delete(self.nodes).where(*NODE.is_key(self.nodes)), [{"key_id": id} for id in gone]
+            )
 
     def all_nodes(self, connection: Connection) -> list[Node]:
         """Return all nodes, by name."""

@@ -1,0 +1,188 @@
+"""PostgreSQL as a store, by psycopg 3: what it takes, beside what all servers take.
+
+- Each transaction is ``READ COMMITTED`` and says so itself; the statement that begins it sets the
+  timeouts too, for this transaction alone. So a pooler that hands out connections by transaction
+  (pgbouncer) loses nothing, and no statement is prepared for longer than it takes.
+- A step locks its jobs, then its runs, each in the order of their keys: ``COLLATE "C"`` is Python's order.
+- Heartbeats write the deadline, which is in no index, and each page has some room: so they are HOT, no
+  index is written. That ``expired`` reads all live runs is cheap, there are few: a partial index has them.
+- The tables are made under an advisory lock, which ends with the transaction.
+- A server that is stopped answers nothing, and TCP does not notice: each wait for an answer ends a
+  little later than the server's own timeout, and the connection with it.
+- A replica is refused where it is met: when a connection is made, and when it refuses to write.
+
+``synchronous_commit`` stays as the server has it: ``on`` is what keeps an answer over a power loss.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    String,
+    Text,
+    bindparam,
+    event,
+    func,
+    select,
+    tuple_,
+)
+from sqlalchemy.engine import URL, ExceptionContext
+
+from ..errors import StoreUnusable
+from .dialects import PATIENCE, Dialect
+
+#: How long an answer is waited for: the server gives up earlier, if it can.
+ANSWER_WITHIN = PATIENCE + 0.5
+
+_TIMEOUTS = "".join(
+    f"; SET LOCAL {name} = {milliseconds}"
+    for name, milliseconds in {
+        "statement_timeout": PATIENCE * 1000,
+        "lock_timeout": PATIENCE * 1000,
+        "idle_in_transaction_session_timeout": 2 * PATIENCE * 1000,
+    }.items()
+)
+
+#: What libpq is asked, unless the URL or the options say it.
+_CONNECT = {
+    "connect_timeout": PATIENCE, "application_name": "anarchon", "client_encoding": "utf8",
+    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+    "tcp_user_timeout": PATIENCE * 1000,
+}  # fmt: skip
+
+
+def _engine(url: URL, given: Mapping[str, Any]) -> tuple[URL, dict[str, Any]]:
+    if url.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
+        raise StoreUnusable(f"{url.drivername}:// is of another driver: postgresql+psycopg:// is right")
+    connect = {name: value for name, value in _CONNECT.items() if name not in url.query}
+    # Transactions begin where _begin says, and nowhere else; nothing is kept on a server from one to the next.
+    own = {"autocommit": True, "prepare_threshold": None}
+    connect = {**connect, **given.get("connect_args", {}), **own}
+    pool = {"pool_size": 5, "max_overflow": 10, "pool_timeout": PATIENCE, "pool_use_lifo": True}
+    options = {"use_native_hstore": False, **pool, **given, "connect_args": connect}
+    return url.set(drivername="postgresql+psycopg"), options
+
+
+def _attend(engine: Engine) -> None:
+    event.listen(engine, "do_connect", _connect)
+    event.listen(engine, "begin", _begin)
+    event.listen(engine, "handle_error", _leave_a_replica)
+
+
+def _begin(connection: Connection) -> None:
+    kind = connection.get_execution_options().get("transaction", "")
+    begin = f"BEGIN ISOLATION LEVEL READ COMMITTED{kind}{_TIMEOUTS}"
+    # Without parameters it is one message, though it is several statements.
+    connection.exec_driver_sql(begin, execution_options={"no_parameters": True})
+
+
+def _connect(_dialect: Any, _record: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    connection = _patient().connect(*arguments, **options)
+    try:
+        asked = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'"
+        if connection.execute(asked).fetchone()[0]:
+            raise StoreUnusable(
+                f"{connection.info.host or 'the server'}:{connection.info.port} is read-only, as a replica is:"
+                " the primary is right"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@lru_cache(maxsize=1)
+def _patient() -> Any:
+    """The kind of connection that waits for an answer, but not for ever."""
+    import psycopg
+
+    def within(connection: Any, waiting: Any) -> Any:
+        until, ready = time.monotonic() + ANSWER_WITHIN, None
+        while True:
+            try:
+                wanted = waiting.send(ready)
+            except StopIteration as end:
+                return end.value
+            ready = yield wanted  # nothing, every tenth of a second: psycopg looks around
+            if not ready and time.monotonic() > until:
+                connection.pgconn.finish()
+                raise psycopg.OperationalError(f"no answer within {ANSWER_WITHIN:g} s")
+
+    class Patient(psycopg.Connection[Any]):
+        def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+            return super().wait(within(self, gen), *args, **options)
+
+    return Patient
+
+
+def _leave_a_replica(context: ExceptionContext) -> None:
+    """Have new connections made, which may lead to the primary."""
+    if context.original_exception is not None and "25006" in _sign(context.original_exception):
+        context.is_disconnect = True
+
+
+def _sign(error: BaseException) -> str:
+    """The code of an error; of one from before the server answers, there are words alone."""
+    return getattr(error, "sqlstate", None) or str(error)
+
+
+_ARRAYS = {str: ARRAY(Text), int: ARRAY(BigInteger)}
+
+
+def _among(columns: Sequence[ColumnElement[Any]], parameter: str) -> ColumnElement[bool]:
+    """An array for each column: the planner sees how long they are."""
+    arrays = [
+        bindparam(f"{parameter}_{place}", type_=_ARRAYS[column.type.python_type])
+        for place, column in enumerate(columns)
+    ]
+    if len(columns) == 1:
+        return columns[0] == func.any(arrays[0])
+    rows = func.unnest(*arrays).table_valued(*(column.name for column in columns)).render_derived()
+    return tuple_(*columns).in_(select(*rows.c))
+
+
+def _listed(parameter: str, rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    return {f"{parameter}_{place}": list(cells) for place, cells in enumerate(zip(*rows, strict=True))}
+
+
+@contextmanager
+def _alone(connection: Connection, prefix: str) -> Iterator[None]:
+    number = int.from_bytes(blake2b(f"anarchon {prefix}".encode(), digest_size=8).digest(), "big", signed=True)
+    connection.execute(select(func.pg_advisory_xact_lock(number)))
+    yield
+
+
+POSTGRESQL = Dialect(
+    now="CAST(FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000) AS BIGINT)",
+    names=String(255, collation="C"),
+    table={"postgresql_with": {"fillfactor": 80}},
+    longest_name=63,
+    reading={"transaction": " READ ONLY"},
+    writing={"transaction": ""},
+    among=_among,
+    listed=_listed,
+    engine=_engine,
+    attend=_attend,
+    alone=_alone,
+    sign=_sign,
+    missing=("42P01",),
+    hopeless=(
+        "25006",  # read-only
+        "28P01", "28000", "3D000", "password authentication failed", "does not exist", "no pg_hba.conf entry",
+    ),
+    passing=(
+        "40001", "40P01",  # serialization, deadlock
+        "23505",  # somebody else made the same row at the same time
+    ),
+)  # fmt: skip
