@@ -34,7 +34,7 @@ A_STORE = f"a URL is right that begins with one of {', '.join(f'{scheme}://' for
 A_DICT = "a dict is right"
 A_NODE = "a text of one line is right, such as 'host-a'"
 A_PREFIX = "a text of letters, digits, '_', '.' and '-' is right"
-LATER_STORES = ("postgres", "postgresql", "mysql", "mariadb", "sentinel")
+LATER_STORES = ("sentinel",)
 REDIS_LIKE = ("redis", "rediss", "valkey", "valkeys", "sentinel")
 SECRET = "pass|pwd|secret|token"  # in the name of what is not to be shown
 # A password ends at the last @ before the query; if there is none, it may hold a ?, unless it is a port.

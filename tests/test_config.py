@@ -448,8 +448,12 @@ ALL = (
         ("anarchon_store", "Sqlite:///a.db", f"'Sqlite:///a.db': {A_STORE}; did you mean 'sqlite'?"),
         *[
             ("anarchon_store", f"{scheme}://u:hush@h/d", f"'{scheme}://u:***@h/d': {LATER}")
-            for scheme in ("postgres", "postgresql", "postgresql+psycopg", "mysql", "mariadb", "sentinel")
+            for scheme in ("sentinel",)
         ],
+        (
+            "anarchon_store", "postgresql+psycopg2://u:hush@h/d",
+            f"'postgresql+psycopg2://u:***@h/d': {A_STORE}; did you mean 'postgresql+psycopg'?",
+        ),
         *[
             ("anarchon_store", url, f"'{url}': {OWN_STORES}")
             for url in ("sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///:memory:?timeout=5")

@@ -21,12 +21,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Select,
     String,
     Text,
     bindparam,
@@ -57,11 +58,12 @@ class Dialect:
     deadlines_indexed: bool = False
     #: Whether a column made of the state finds the live runs: where no index can have a condition.
     phased: bool = False
-    #: How one statement finds rows in several ways: by any of the indexes (``or``), by the keys found in
-    #: each way (``union``); or the keys are looked for ``first``, in a statement of their own.
-    several_ways: Literal["or", "union", "first"] = "union"
-    #: How rows are locked in the order of their keys, where the planner might take another way: a hint.
-    in_key_order: tuple[str, str] | None = None
+    #: Whether one statement that finds rows in several ways has to unite their keys first; and whether
+    #: it had better have nothing but keys, which are looked for before.
+    keys_united: bool = False
+    keys_first: bool = False
+    #: The hint that a table's rows are found by an index, where the planner has to be told.
+    by_index: str | None = None
     #: Options of each table, and the longest name of one.
     table: Mapping[str, Any] = field(default_factory=dict)
     longest_name: int | None = None
@@ -71,6 +73,8 @@ class Dialect:
     #: The condition that columns are among the rows given as a parameter; and what is passed for it.
     among: Callable[[Sequence[ColumnElement[Any]], str], ColumnElement[bool]]
     listed: Callable[[str, Sequence[Sequence[Any]]], dict[str, Any]]
+    #: The condition that a column is among the few that a select finds, which is to be done first.
+    within: Callable[[ColumnElement[Any], Select[Any]], ColumnElement[bool]] = ColumnElement.in_
     #: The URL and the options of the engine, made from what was configured.
     engine: Callable[[URL, Mapping[str, Any]], tuple[URL, dict[str, Any]]]
     #: Listen to the engine, before it is used.
@@ -196,7 +200,6 @@ SQLITE = Dialect(
     now="CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
     names=String(255),
     deadlines_indexed=True,
-    several_ways="or",
     reading={"sqlite_begin": "BEGIN"},
     writing={"sqlite_begin": "BEGIN IMMEDIATE"},
     among=_among_json,

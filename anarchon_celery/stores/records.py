@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
-    CompoundSelect,
     Connection,
+    FromClause,
     Row,
     Select,
     Table,
@@ -74,20 +74,25 @@ class Records:
             select(self.jobs).where(among([jobs.name], "names")).order_by(jobs.name), self.jobs
         )
         other = self.runs.alias()
-        waits = select(other.c.job).where(self._waiting, among([other.c.job], "waiting"))
+        self._waits = select(other.c.job).where(self._waiting, among([other.c.job], "waiting"))
+        self._waits = self._by_index(self._waits, other, f"{self.runs.name}_live")
         self._ways: dict[str, ColumnElement[bool]] = {
             "keys": among(self.run_key, "keys"),
             "live": and_(self._live, among([runs.job], "live")),
-            "waiting": and_(self._live, runs.job.in_(waits)),
+            "waiting": and_(self._live, self.dialect.within(runs.job, self._waits)),
         }
+        live_keys = select(*self.run_key).where(self._ways["live"])
+        self._live_keys = self._by_index(live_keys, self.runs, f"{self.runs.name}_live")
         self._finding: dict[tuple[str, ...], Select[Any]] = {}
         self._drop = delete(self.runs).where(*RUN.is_key(self.runs))
 
     def _locked(self, asked: Select[Any], table: Table) -> Select[Any]:
-        if self.dialect.in_key_order is not None:
-            hint, of = self.dialect.in_key_order
-            asked = asked.with_hint(table, hint, of)
-        return asked.with_for_update()
+        return self._by_index(asked, table, "PRIMARY").with_for_update()
+
+    def _by_index(self, asked: Select[Any], table: FromClause, index: str) -> Select[Any]:
+        """Where a planner has to be told: it takes another index that has more in it, or locks more."""
+        hint = self.dialect.by_index
+        return asked if hint is None else asked.with_hint(table, hint.format(index))
 
     def _prepare_looks(self) -> None:
         jobs, runs, among = self.jobs.c, self.runs.c, self.dialect.among
@@ -129,12 +134,12 @@ class Records:
         """Load these jobs and these runs; and all live runs: of the jobs in ``live``, and of those in
         ``waiting`` of which a run waits.
         """
+        if self.dialect.keys_first:
+            keys, live, waiting = self._all_keys(connection, keys, live, waiting), (), ()
         ways: dict[str, Sequence[tuple[Any, ...]]] = {
             "keys": keys, "live": [(name,) for name in live], "waiting": [(name,) for name in waiting],
         }  # fmt: skip
         ways = {way: rows for way, rows in ways.items() if rows}
-        if self.dialect.several_ways == "first" and ways.keys() != {"keys"}:
-            ways = self._keys_first(connection, ways)
         runs = connection.execute(self._runs_found(ways), self._listed(**ways)).all() if ways else ()
         return self._loaded(moment, jobs, runs)
 
@@ -144,26 +149,26 @@ class Records:
             listed |= self.dialect.listed(way, sorted(set(rows)))
         return listed
 
-    def _keys_first(
-        self, connection: Connection, ways: Mapping[str, Sequence[tuple[Any, ...]]]
-    ) -> dict[str, Sequence[tuple[Any, ...]]]:
-        """Look for the keys without a lock: who has the jobs is alone with their runs."""
-        others = {way: rows for way, rows in ways.items() if way != "keys"}
-        found = connection.execute(self._keys_found(others), self._listed(**others)) if others else ()
-        keys = [*ways.get("keys", ()), *(RunKey(*row) for row in found)]
-        return {"keys": keys} if keys else {}
-
-    def _keys_found(self, ways: Iterable[str]) -> CompoundSelect[Any]:
-        return union(*(select(*self.run_key).where(self._ways[way]) for way in ways))
+    def _all_keys(
+        self, connection: Connection, keys: Sequence[RunKey], live: Sequence[str], waiting: Sequence[str]
+    ) -> Sequence[RunKey]:
+        """Look for keys without a lock: who has the jobs is alone with their runs."""
+        if waiting:
+            asked = self._listed(waiting=[(name,) for name in waiting])
+            live = [*live, *connection.execute(self._waits, asked).scalars()]
+        if not live:
+            return keys
+        found = connection.execute(self._live_keys, self._listed(live=[(name,) for name in live]))
+        return [*keys, *(RunKey(*row) for row in found)]
 
     def _runs_found(self, ways: Iterable[str]) -> Select[Any]:
         """The statement that finds runs in these ways; there are not many, and each is made once."""
         if (asked := tuple(ways)) not in self._finding:
-            if len(asked) == 1 or self.dialect.several_ways == "or":
-                condition = or_(*(self._ways[way] for way in asked))
-            else:
-                condition = tuple_(*self.run_key).in_(self._keys_found(asked))
-            found = self._all_runs.where(condition).order_by(*self.run_key)
+            conditions = [self._ways[way] for way in asked]
+            if len(asked) > 1 and self.dialect.keys_united:
+                united = union(*(select(*self.run_key).where(one) for one in conditions))
+                conditions = [tuple_(*self.run_key).in_(united)]
+            found = self._all_runs.where(or_(*conditions)).order_by(*self.run_key)
             self._finding[asked] = self._locked(found, self.runs)
         return self._finding[asked]
 
