@@ -50,6 +50,8 @@ PATIENCE = 3
 class Dialect:
     """One kind of database."""
 
+    #: What has to be installed.
+    driver: str
     #: The database's time in milliseconds, read when the statement runs, as SQL.
     now: str
     #: What is looked up, 255 characters at most; compared as Python compares texts.
@@ -197,6 +199,7 @@ def _listed_json(parameter: str, rows: Sequence[Sequence[Any]]) -> dict[str, Any
 
 
 SQLITE = Dialect(
+    driver="Python's sqlite3",
     now="CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
     names=String(255),
     deadlines_indexed=True,

@@ -150,6 +150,7 @@ def _alone(connection: Connection, prefix: str) -> Iterator[None]:
 _READ_ONLY = ("1290", "1792", "1836")
 
 MARIADB = Dialect(
+    driver="PyMySQL, by anarchon-celery[mysql],",
     now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000",
     names=_Name(255),
     phased=True,

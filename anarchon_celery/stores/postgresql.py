@@ -170,6 +170,7 @@ def _alone(connection: Connection, prefix: str) -> Iterator[None]:
 
 
 POSTGRESQL = Dialect(
+    driver="psycopg, by anarchon-celery[postgresql],",
     now="CAST(FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000) AS BIGINT)",
     names=String(255, collation="C"),
     keys_united=True,

@@ -12,13 +12,14 @@ Options are those of SQLAlchemy's ``create_engine``.
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
@@ -68,6 +69,9 @@ DIALECTS: Mapping[str, Dialect] = {
 #: How often a step is done again that others were in the way of.
 REPEATS = 3
 
+#: No statement begins later in a call: with the time for one, it ends before a claim runs out.
+LONGEST_CALL = 2 * PATIENCE
+
 #: What an idle poll leaves as it is: a node seen less long ago, a latest time this close.
 SEEN_EVERY = 5_000
 LATEST_EVERY = 1_000
@@ -92,9 +96,10 @@ class SqlStore(Store):
             raise StoreUnusable(f"no store for {parsed.get_backend_name()!r} yet: known are {known}")
         self.dialect = DIALECTS[parsed.get_backend_name()]
         parsed, settings = self.dialect.engine(parsed, options or {})
-        self.shown = parsed.render_as_string(hide_password=True)
+        self.shown = _shown(parsed)
         self._engine = self._made(parsed, settings)
         self.dialect.attend(self._engine)
+        event.listen(self._engine, "before_cursor_execute", _refuse_a_late_one)
         self._reading = self._engine.execution_options(**self.dialect.reading)
         self._writing = self._engine.execution_options(**self.dialect.writing)
         self._tables = Tables(prefix, self.dialect)
@@ -105,7 +110,9 @@ class SqlStore(Store):
     def _made(self, url: URL, settings: Mapping[str, Any]) -> Engine:
         try:
             return create_engine(url, **settings)
-        except (ArgumentError, ImportError, TypeError) as reason:
+        except ImportError as reason:
+            raise StoreUnusable(f"{self.shown}: {self.dialect.driver} is needed ({_line(reason)})") from reason
+        except (ArgumentError, TypeError) as reason:
             raise StoreUnusable(f"{self.shown}: {_line(reason)}") from reason
 
     # one transaction ----------------------------------------------------------------------------
@@ -145,7 +152,7 @@ class SqlStore(Store):
         with self._told():
             for repeats in range(REPEATS):
                 try:
-                    return self._transaction(engine, now, work, jobs)
+                    return self._transaction(engine, now, work, jobs, began)
                 except Unmade:
                     self._create(now)
                 except DBAPIError as error:
@@ -156,7 +163,7 @@ class SqlStore(Store):
                     else:
                         self._refuse_another_version(error)
                         raise
-            return self._transaction(engine, now, work, jobs)
+            return self._transaction(engine, now, work, jobs, began)
 
     def _create(self, now: int | None) -> None:
         """Make the tables."""
@@ -164,10 +171,11 @@ class SqlStore(Store):
             self._tables.create(connection, now)
 
     def _transaction(
-        self, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str]
+        self, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str], began: float
     ) -> tuple[Answer, float, Moment]:
         before = self.clock.monotonic()
         with engine.begin() as connection:
+            connection.execution_options(until=began + LONGEST_CALL)
             # The time is read when the turn has come.
             locked = self._records.lock(connection, jobs)
             moment = self._tables.moment(connection, now)
@@ -401,6 +409,19 @@ def _parsed(url: str) -> URL:
         # SQLAlchemy's own words may have the password in them.
         scheme = url.partition(":")[0]
         raise StoreUnusable(f"the store's URL {scheme}:… cannot be read: sqlite:///jobs.db is one") from None
+
+
+def _shown(url: URL) -> str:
+    """The URL without passwords, wherever they stand in it."""
+    secret = re.compile("pass|pwd|secret|token", re.IGNORECASE)
+    query = {name: "***" if secret.search(name) else value for name, value in url.query.items()}
+    return url.set(query=query).render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
+
+
+def _refuse_a_late_one(connection: Connection, *_: Any) -> None:
+    until = connection.get_execution_options().get("until")
+    if until is not None and time.monotonic() > until:
+        raise StoreUnreachable(f"it answers too slowly: a call took more than {LONGEST_CALL} s")
 
 
 def _line(error: BaseException | None) -> str:
