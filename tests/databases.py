@@ -31,7 +31,7 @@ class Database:
 
     def __init__(self, *, durable: bool = False) -> None:
         """Make its files; nothing runs yet."""
-        self.binary = Path(require(self.kind))
+        self.binary = Path(require(self.kind)).resolve()  # its tools are beside it
         self.durable = durable
         self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix=f'{self.kind}-'))
@@ -44,7 +44,7 @@ class Database:
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
-        self.process = Process(self._as_user(*self._command()), name=self.kind, folder=self.folder)
+        self.process = Process(self.as_user(*self._command()), name=self.kind, folder=self.folder)
 
     def start(self) -> Database:
         """Start it and wait until it answers."""
@@ -106,7 +106,7 @@ class Database:
         """Empty the tables of a prefix, if there are any: that is faster than to make them anew."""
         names = [f'{prefix}_{name}' for name in ('meta', 'jobs', 'runs', 'nodes')]
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute('SELECT table_name FROM information_schema.tables WHERE table_name = %s', names[:1])
+            cursor.execute('SELECT 1 FROM information_schema.tables WHERE table_name = %s', names[:1])
             if cursor.fetchall():
                 for name in names:
                     cursor.execute(f'DELETE FROM {self.quoted(name)}')
@@ -121,14 +121,15 @@ class Database:
     def _command(self) -> list[str]:
         raise NotImplementedError
 
-    def _as_user(self, *words: str) -> list[str]:
+    def as_user(self, *words: str) -> list[str]:
+        """Return a command as one of the user that the server runs as."""
         if os.geteuid() != 0:
             return list(words)
         return ['setpriv', f'--reuid={self.user}', f'--regid={self.user}', '--init-groups', *words]
 
     def _once(self, *words: str) -> None:
         done = subprocess.run(
-            self._as_user(*words), cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
+            self.as_user(*words), cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -141,7 +142,8 @@ class Database:
 
     def _children(self) -> list[int]:
         """Its processes, which have sessions of their own."""
-        return [pid for pid in map(int, filter(str.isdecimal, os.listdir('/proc'))) if _parent(pid) == self.process.pid]
+        everyone = map(int, filter(str.isdecimal, os.listdir('/proc')))
+        return [pid for pid in everyone if _parent(pid) == self.process.pid]
 
 
 def _stat(pid: int) -> list[str]:
@@ -163,6 +165,11 @@ class PostgreSQL(Database):
 
     kind, user = 'postgresql', 'postgres'
 
+    def __init__(self, *, durable: bool = False, copy_of: PostgreSQL | None = None) -> None:
+        """Make its files; as a copy of another one it is a standby of that."""
+        self.copy_of = copy_of
+        super().__init__(durable=durable)
+
     def url(self, database: str = 'test') -> str:
         return f'postgresql+psycopg://{self._owner}@127.0.0.1:{self.port}/{database}'
 
@@ -178,6 +185,12 @@ class PostgreSQL(Database):
         return self.user if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
 
     def _install(self) -> None:
+        if self.copy_of is not None:
+            self._once(
+                str(self.binary.with_name('pg_basebackup')), '-D', str(self.data), '-R', '-c', 'fast',
+                '-d', f'host=127.0.0.1 port={self.copy_of.port} user={self._owner}',
+            )  # fmt: skip
+            return
         self._once(
             str(self.binary.with_name('initdb')), '-D', str(self.data), '-E', 'UTF8', '--locale=C.UTF-8',
             '-A', 'trust', *([] if self.durable else ['-N']),
@@ -195,7 +208,8 @@ class PostgreSQL(Database):
     def start(self) -> Database:
         super().start()
         with contextlib.closing(self.connect('postgres')) as connection:
-            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = 'test'").fetchall():
+            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = 'test'").fetchall()
+            if not self.copy_of and not found:
                 connection.execute('CREATE DATABASE test')
         return self
 
@@ -259,3 +273,37 @@ def require_tool(name: str) -> str:
 
 
 DATABASES = {'postgresql': PostgreSQL, 'mariadb': MariaDB}
+
+
+class PgBouncer:
+    """A pooler that hands out a server's connections by transaction: two, however many ask."""
+
+    def __init__(self, server: PostgreSQL) -> None:
+        """Prepare it; skips the test where it is not installed."""
+        places = os.pathsep.join([os.environ.get('PATH', ''), '/usr/sbin'])
+        if not (binary := shutil.which('pgbouncer', path=places)):
+            pytest.skip('pgbouncer is not installed')
+        self.server, self.port = server, free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix='pgbouncer-'))
+        user = server.url().partition('//')[2].partition('@')[0]
+        settings = {
+            'listen_addr': '127.0.0.1', 'listen_port': self.port, 'unix_socket_dir': '', 'auth_type': 'any',
+            'pool_mode': 'transaction', 'default_pool_size': 2, 'admin_users': user,
+        }  # fmt: skip
+        lines = [f'{name} = {value}' for name, value in settings.items()]
+        address = f'test = host=127.0.0.1 port={server.port} dbname=test user={user}'
+        file = self.folder / 'pgbouncer.ini'
+        file.write_text('\n'.join(['[databases]', address, '[pgbouncer]', *lines]))
+        self.folder.chmod(0o755)
+        self.process = Process(server.as_user(binary, str(file)), name='pgbouncer', folder=self.folder)
+        self.url = server.url().replace(f':{server.port}', f':{self.port}')
+
+    def start(self) -> PgBouncer:
+        """Start it and wait until it listens."""
+        self.process.start().wait_for('process up')
+        return self
+
+    def close(self) -> None:
+        """Kill it, and remove its files."""
+        self.process.close()
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -2763,6 +2763,65 @@ def test_of_many_processes_at_one_instant_exactly_one_wins_each_slot(kind, reque
     store.close()
 
 
+ROUNDS = 20
+
+
+def rounds(site: Site, racer: int) -> tuple[list[list[str]], float]:
+    """Claim 50 jobs' slots of one instant, in one call, 20 times; live the life of what was won meanwhile.
+
+    Return what was won in each round, and the seconds that claims took.
+    """
+    store, name, names = site.open(), f"racer-{racer}", [f"job {number}" for number in range(RACED)]
+    store.expired(BEAT, 10, now=T)
+    won, spent = [], 0.0
+    for slot in range(T, T + ROUNDS):
+        _barrier.wait(60)
+        began = time.perf_counter()
+        offers = [Offer(job=job, slots=(slot,), overlap="allow") for job in names]
+        claimed = store.claim(name, offers, nonce=f"{name}-{slot}", now=slot)
+        spent += time.perf_counter() - began
+        keys = [claim.key for answer in claimed for claim in answer.claims if claim.won]
+        won.append([str(key) for key in keys])
+        store.sent([Sent(key=key, dispatch=1, task_id=name, supervised=True) for key in keys], now=slot)
+        asked = [Start(key=key, token=name, worker=name, overlap="allow") for key in keys[:3]]
+        starts = [store.start(one, now=slot) for one in asked]
+        held = [Holding(key=key, token=name, fence=one.fence) for key, one in zip(keys, starts, strict=False)]
+        assert {"ok"} >= {one.answer for one in store.renew(held, now=slot)}
+        assert all(store.finish(one.key, name, "succeeded", now=slot) for one in held)
+        store.register(OTHER, [Registration(job=job, hash="h") for job in names], now=slot)
+        store.prune(history=HOUR, most=5, limit=20, now=slot)
+    store.close()
+    return won, spent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
+def test_twenty_rounds_of_many_processes_have_one_winner_each(kind, request):
+    site = new_site(kind, request)
+    store, names = site.open(), [f"job {number}" for number in range(RACED)]
+    store.register(BEAT, [Registration(job=name, hash="h") for name in names], now=T - HOUR)
+    deadlocks = deadlocks_of(kind, request)
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(RACERS, get_ready, (spawn.Barrier(RACERS),)) as pool:
+        raced = pool.starmap_async(rounds, [(site, racer) for racer in range(RACERS)], chunksize=1).get(170)
+        pool.close()
+        pool.join()
+    expected = [sorted(str(RunKey(name, slot)) for name in names) for slot in range(T, T + ROUNDS)]
+    assert expected == [sorted(key for won, _ in raced for key in won[round]) for round in range(ROUNDS)]
+    spent = sum(spent for _, spent in raced) / RACERS / ROUNDS / RACED
+    with request.getfixturevalue("capsys").disabled():
+        print(f"\n{kind}: {spent * 1000:.2f} ms a slot, {RACERS} processes claim {RACED} at one instant")
+    assert deadlocks_of(kind, request) == deadlocks
+    store.close()
+
+
+def deadlocks_of(kind: str, request: pytest.FixtureRequest) -> int:
+    """How many deadlocks a database has met so far."""
+    if kind not in ("postgresql", "mariadb"):
+        return 0
+    return request.getfixturevalue(f"{kind}_server").deadlocks()
+
+
 def end_or_claim(site: Site, racer: int) -> None:
     """End the run of each of 50 jobs, or claim their next slots meanwhile: each job at one instant."""
     store, names = site.open(), [f"job {number}" for number in range(RACED)]

@@ -82,7 +82,7 @@ class Dialect:
     #: Listen to the engine, before it is used.
     attend: Callable[[Engine], None]
     #: While the tables of a prefix are made: nobody else makes them.
-    alone: Callable[[Connection, str], AbstractContextManager[None]] = lambda _connection, _prefix: nullcontext()
+    alone: Callable[[Connection, str], AbstractContextManager[None]] = lambda *_: nullcontext()
     #: What an error is known by: its words, or the code of a server that has codes.
     sign: Callable[[BaseException], str] = str
     #: Signs: of tables that are not there, of what waiting does not mend, of what goes better the next time.

@@ -49,9 +49,8 @@ def _engine(url: URL, given: Mapping[str, Any]) -> tuple[URL, dict[str, Any]]:
     if url.drivername not in ("mysql", "mysql+pymysql", "mariadb", "mariadb+pymysql"):
         raise StoreUnusable(f"{url.drivername}:// is of another driver: mysql+pymysql:// is right")
     timeouts = {"connect_timeout": PATIENCE, "read_timeout": ANSWER_WITHIN, "write_timeout": ANSWER_WITHIN}
-    connect = {name: value for name, value in timeouts.items() if name not in url.query}
-    if "charset" not in url.query:
-        connect["charset"] = "utf8mb4"
+    own = {"charset": "utf8mb4", **timeouts}
+    connect = {name: value for name, value in own.items() if name not in url.query}
     connect = {**connect, **given.get("connect_args", {})}
     pool = {"pool_size": 5, "max_overflow": 10, "pool_timeout": PATIENCE, "pool_use_lifo": True}
     return url.set(drivername="mysql+pymysql"), {**pool, **given, "connect_args": connect}
@@ -128,7 +127,7 @@ def _sign(error: BaseException) -> str:
 
 def _among(columns: Sequence[ColumnElement[Any]], parameter: str) -> ColumnElement[bool]:
     """All rows, one by one: it is the planner's only way to the keys."""
-    rows = bindparam(parameter, expanding=True)
+    rows: Any = bindparam(parameter, expanding=True)
     return columns[0].in_(rows) if len(columns) == 1 else tuple_(*columns).in_(rows)
 
 

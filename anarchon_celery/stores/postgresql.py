@@ -67,7 +67,7 @@ def _engine(url: URL, given: Mapping[str, Any]) -> tuple[URL, dict[str, Any]]:
     if url.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
         raise StoreUnusable(f"{url.drivername}:// is of another driver: postgresql+psycopg:// is right")
     connect = {name: value for name, value in _CONNECT.items() if name not in url.query}
-    # Transactions begin where _begin says, and nowhere else; nothing is kept on a server from one to the next.
+    # Transactions begin where _begin says, and nowhere else; a server keeps nothing from one to the next.
     own = {"autocommit": True, "prepare_threshold": None}
     connect = {**connect, **given.get("connect_args", {}), **own}
     pool = {"pool_size": 5, "max_overflow": 10, "pool_timeout": PATIENCE, "pool_use_lifo": True}
@@ -93,10 +93,8 @@ def _connect(_dialect: Any, _record: Any, arguments: Sequence[Any], options: Map
     try:
         asked = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'"
         if connection.execute(asked).fetchone()[0]:
-            raise StoreUnusable(
-                f"{connection.info.host or 'the server'}:{connection.info.port} is read-only, as a replica is:"
-                " the primary is right"
-            )
+            where = f"{connection.info.host or 'the server'}:{connection.info.port}"
+            raise StoreUnusable(f"{where} is read-only, as a replica is: the primary is right")
     except BaseException:
         connection.close()
         raise
@@ -138,12 +136,12 @@ def _sign(error: BaseException) -> str:
     return getattr(error, "sqlstate", None) or str(error)
 
 
-_ARRAYS = {str: ARRAY(Text), int: ARRAY(BigInteger)}
+_ARRAYS: dict[type, ARRAY[Any]] = {str: ARRAY(Text), int: ARRAY(BigInteger)}
 
 
 def _among(columns: Sequence[ColumnElement[Any]], parameter: str) -> ColumnElement[bool]:
     """An array for each column: the planner sees how long they are."""
-    arrays = [
+    arrays: list[ColumnElement[Any]] = [
         bindparam(f"{parameter}_{place}", type_=_ARRAYS[column.type.python_type])
         for place, column in enumerate(columns)
     ]
@@ -164,7 +162,8 @@ def _listed(parameter: str, rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 @contextmanager
 def _alone(connection: Connection, prefix: str) -> Iterator[None]:
-    number = int.from_bytes(blake2b(f"anarchon {prefix}".encode(), digest_size=8).digest(), "big", signed=True)
+    digest = blake2b(f"anarchon {prefix}".encode(), digest_size=8).digest()
+    number = int.from_bytes(digest, "big", signed=True)
     connection.execute(select(func.pg_advisory_xact_lock(number)))
     yield
 

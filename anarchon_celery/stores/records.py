@@ -131,8 +131,9 @@ class Records:
         self, connection: Connection, moment: Moment, jobs: Sequence[Row[Any]] = (), *,
         keys: Sequence[RunKey] = (), live: Sequence[str] = (), waiting: Sequence[str] = (),
     ) -> Loaded:  # fmt: skip
-        """Load these jobs and these runs; and all live runs: of the jobs in ``live``, and of those in
-        ``waiting`` of which a run waits.
+        """Load these runs; all live ones of ``live`` jobs, and of those ``waiting`` jobs of which one waits.
+
+        ``jobs`` are the rows of :meth:`lock`.
         """
         if self.dialect.keys_first:
             keys, live, waiting = self._all_keys(connection, keys, live, waiting), (), ()
@@ -311,8 +312,8 @@ class Records:
     def drop_nodes(self, connection: Connection, before: int) -> None:
         """Forget nodes that were last seen before then, by key: what is only looked at is not locked."""
         nodes = self.nodes.c
-        gone = connection.execute(select(nodes.id).where(nodes.seen < before).order_by(nodes.id)).scalars().all()
-        if gone:
+        found = select(nodes.id).where(nodes.seen < before).order_by(nodes.id)
+        if gone := connection.execute(found).scalars().all():
             connection.execute(
                 delete(self.nodes).where(*NODE.is_key(self.nodes)), [{"key_id": id} for id in gone]
             )

@@ -111,7 +111,8 @@ class SqlStore(Store):
         try:
             return create_engine(url, **settings)
         except ImportError as reason:
-            raise StoreUnusable(f"{self.shown}: {self.dialect.driver} is needed ({_line(reason)})") from reason
+            lacks = f"{self.dialect.driver} is needed ({_line(reason)})"
+            raise StoreUnusable(f"{self.shown}: {lacks}") from reason
         except (ArgumentError, TypeError) as reason:
             raise StoreUnusable(f"{self.shown}: {_line(reason)}") from reason
 

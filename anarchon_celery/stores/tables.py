@@ -220,7 +220,8 @@ class Tables:
         """Refuse a prefix that makes names some of which would be one name, cut off."""
         most = self.dialect.longest_name
         if most is not None and (over := len(f"{self.prefix}_runs_finished") - most) > 0:
-            raise StoreUnusable(f"the prefix {self.prefix!r} is too long for names of tables: by {over} letters")
+            long = f"the prefix {self.prefix!r} is too long for names of tables"
+            raise StoreUnusable(f"{long}: by {over} letters")
 
     def _index(self) -> None:
         """Index the live runs by job, those that wait, the ended ones by their end, and all by slot."""
