@@ -66,8 +66,9 @@ class Dialect:
     keys_first: bool = False
     #: The hint that a table's rows are found by an index, where the planner has to be told.
     by_index: str | None = None
-    #: Options of each table, and the longest name of one.
+    #: Options of each table, what is said of it when it was made, and the longest name of one.
     table: Mapping[str, Any] = field(default_factory=dict)
+    made: str | None = None
     longest_name: int | None = None
     #: Execution options of a transaction that only reads, and of one that writes.
     reading: Mapping[str, Any] = field(default_factory=dict)

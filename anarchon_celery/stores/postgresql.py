@@ -173,7 +173,7 @@ POSTGRESQL = Dialect(
     now="CAST(FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000) AS BIGINT)",
     names=String(255, collation="C"),
     keys_united=True,
-    table={"postgresql_with": {"fillfactor": 80}},
+    made="ALTER TABLE %(fullname)s SET (fillfactor = 80)",
     longest_name=63,
     reading={"transaction": " READ ONLY"},
     writing={"transaction": ""},

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     Column,
     ColumnElement,
@@ -28,6 +29,7 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    event,
     insert,
     literal_column,
     select,
@@ -214,7 +216,10 @@ class Tables:
         self._moment = select(self.meta.c.name, self.meta.c.value, self._now)
 
     def _table(self, name: str, *columns: Column[Any]) -> Table:
-        return Table(f"{self.prefix}_{name}", self.metadata, *columns, **self.dialect.table)
+        table = Table(f"{self.prefix}_{name}", self.metadata, *columns, **self.dialect.table)
+        if self.dialect.made is not None:
+            event.listen(table, "after_create", DDL(self.dialect.made))
+        return table
 
     def refuse_long_names(self) -> None:
         """Refuse a prefix that makes names some of which would be one name, cut off."""
