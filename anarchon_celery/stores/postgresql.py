@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,9 +36,9 @@ from sqlalchemy import (
     bindparam,
     event,
     func,
-    select,
     tuple_,
 )
+from sqlalchemy import select as sql_select
 from sqlalchemy.engine import URL, ExceptionContext
 
 from ..errors import StoreUnusable
@@ -54,6 +55,9 @@ _TIMEOUTS = "".join(
         "idle_in_transaction_session_timeout": 2 * PATIENCE * 1000,
     }.items()
 )
+
+#: What psycopg waits for, as poll knows it.
+_POLLED = {1: select.POLLIN, 2: select.POLLOUT, 3: select.POLLIN | select.POLLOUT}
 
 #: What libpq is asked, unless the URL or the options say it.
 _CONNECT = {
@@ -106,23 +110,34 @@ def _patient() -> Any:
     """The kind of connection that waits for an answer, but not for ever."""
     import psycopg
 
-    def within(connection: Any, waiting: Any) -> Any:
-        until, ready = time.monotonic() + ANSWER_WITHIN, None
-        while True:
+    class Patient(psycopg.Connection[Any]):
+        def wait(self, gen: Any, *_: Any, **__: Any) -> Any:
+            until = time.monotonic() + ANSWER_WITHIN
             try:
-                wanted = waiting.send(ready)
+                wanted = next(gen)
+                while ready := _ready(self.pgconn, wanted, until):
+                    wanted = gen.send(ready)
             except StopIteration as end:
                 return end.value
-            ready = yield wanted  # nothing, every tenth of a second: psycopg looks around
-            if not ready and time.monotonic() > until:
-                connection.pgconn.finish()
-                raise psycopg.OperationalError(f"no answer within {ANSWER_WITHIN:g} s")
-
-    class Patient(psycopg.Connection[Any]):
-        def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-            return super().wait(within(self, gen), *args, **options)
+            self.pgconn.finish()
+            raise psycopg.OperationalError(f"no answer within {ANSWER_WITHIN:g} s")
 
     return Patient
+
+
+def _ready(pgconn: Any, wanted: int, until: float) -> int:
+    """Wait until there is something to read (1) or room to write (2), as psycopg counts them; 0 in the end."""
+    waiting = select.poll()
+    waiting.register(pgconn.socket, _POLLED[wanted])
+    try:
+        found = waiting.poll(max(0.0, until - time.monotonic()) * 1000)
+    except BaseException:
+        pgconn.finish()  # somebody interrupts: what comes back later would be the answer to another question
+        raise
+    if not found:
+        return 0
+    ready = sum(flag for flag, polled in _POLLED.items() if flag < 3 and found[0][1] & polled)
+    return ready or wanted  # an error or an end, which is met by who reads
 
 
 def _leave_a_replica(context: ExceptionContext) -> None:
@@ -148,7 +163,7 @@ def _among(columns: Sequence[ColumnElement[Any]], parameter: str) -> ColumnEleme
     if len(columns) == 1:
         return columns[0] == func.any(arrays[0])
     rows = func.unnest(*arrays).table_valued(*(column.name for column in columns)).render_derived()
-    return tuple_(*columns).in_(select(*rows.c))
+    return tuple_(*columns).in_(sql_select(*rows.c))
 
 
 def _within(column: ColumnElement[Any], few: Select[Any]) -> ColumnElement[bool]:
@@ -164,7 +179,7 @@ def _listed(parameter: str, rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
 def _alone(connection: Connection, prefix: str) -> Iterator[None]:
     digest = blake2b(f"anarchon {prefix}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "big", signed=True)
-    connection.execute(select(func.pg_advisory_xact_lock(number)))
+    connection.execute(sql_select(func.pg_advisory_xact_lock(number)))
     yield
 
 
