@@ -27,6 +27,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    FromClause,
     Select,
     String,
     Text,
@@ -78,6 +79,9 @@ class Dialect:
     listed: Callable[[str, Sequence[Sequence[Any]]], dict[str, Any]]
     #: The condition that a column is among the few that a select finds, which is to be done first.
     within: Callable[[ColumnElement[Any], Select[Any]], ColumnElement[bool]] = ColumnElement.in_
+    #: Rows as a table to select from, made of one parameter for each column; where that is the quickest
+    #: way to write many rows.
+    rows: Callable[[Mapping[str, type]], FromClause] | None = None
     #: The URL and the options of the engine, made from what was configured.
     engine: Callable[[URL, Mapping[str, Any]], tuple[URL, dict[str, Any]]]
     #: Listen to the engine, before it is used.

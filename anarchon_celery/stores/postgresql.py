@@ -30,6 +30,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    FromClause,
     Select,
     String,
     Text,
@@ -126,7 +127,7 @@ def _patient() -> Any:
 
 
 def _ready(pgconn: Any, wanted: int, until: float) -> int:
-    """Wait until there is something to read (1) or room to write (2), as psycopg counts them; 0 in the end."""
+    """Wait until there is something to read (1) or room to write (2), as psycopg counts; 0 in the end."""
     waiting = select.poll()
     waiting.register(pgconn.socket, _POLLED[wanted])
     try:
@@ -152,6 +153,11 @@ def _sign(error: BaseException) -> str:
 
 
 _ARRAYS: dict[type, ARRAY[Any]] = {str: ARRAY(Text), int: ARRAY(BigInteger)}
+
+
+def _rows(columns: Mapping[str, type]) -> FromClause:
+    arrays = [bindparam(name, type_=_ARRAYS[kind]) for name, kind in columns.items()]
+    return func.unnest(*arrays).table_valued(*columns).render_derived()
 
 
 def _among(columns: Sequence[ColumnElement[Any]], parameter: str) -> ColumnElement[bool]:
@@ -195,6 +201,7 @@ POSTGRESQL = Dialect(
     among=_among,
     listed=_listed,
     within=_within,
+    rows=_rows,
     engine=_engine,
     attend=_attend,
     alone=_alone,

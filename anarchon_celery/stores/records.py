@@ -16,6 +16,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     FromClause,
+    Insert,
     Row,
     Select,
     Table,
@@ -52,6 +53,13 @@ class Loaded(NamedTuple):
     runs: dict[RunKey, Run]
 
 
+class Write(NamedTuple):
+    """How rows are written: each by itself, or many by one statement, if there is one."""
+
+    each: Insert | Update
+    many: Insert | Update | None
+
+
 class Records:
     """What stands in the tables."""
 
@@ -61,7 +69,7 @@ class Records:
         self.run_key, self.dialect = tables.run_key, tables.dialect
         self._live, self._over, self._waiting = tables.live, tables.over, tables.waiting
         self._all_runs = select(*tables.run_row)
-        self._updates: dict[tuple[str, tuple[str, ...]], Update] = {}
+        self._writes: dict[tuple[str, tuple[str, ...]], Write] = {}
         self._warned: set[str] = set()
         self._prepare_steps()
         self._prepare_looks()
@@ -210,16 +218,40 @@ class Records:
             elif differing := shape.differing(stored[key], value):
                 moved.setdefault(tuple(differing), []).append(differing | shape.key_of(value))
         if fresh:
-            connection.execute(insert(table), fresh)
+            self._write(connection, self._insert(table, shape), fresh)
         for names, rows in moved.items():
-            connection.execute(self._update(table, shape, names), rows)
+            self._write(connection, self._update(table, shape, names), rows)
 
-    def _update(self, table: Table, shape: Shape[Any], names: tuple[str, ...]) -> Update:
-        """The statement that writes these columns of one row; there are not many, and each is made once."""
-        if (table.name, names) not in self._updates:
-            values: dict[str, Any] = {name: bindparam(name) for name in names}
-            self._updates[table.name, names] = update(table).where(*shape.is_key(table)).values(values)
-        return self._updates[table.name, names]
+    def _write(self, connection: Connection, write: Write, rows: Sequence[dict[str, Any]]) -> None:
+        if write.many is None or len(rows) == 1:
+            connection.execute(write.each, rows)
+        else:
+            connection.execute(write.many, {name: [row[name] for row in rows] for name in rows[0]})
+
+    def _insert(self, table: Table, shape: Shape[Any]) -> Write:
+        """The statements that write new rows; as those below, made once."""
+        if (known := self._writes.get((table.name, ()))) is not None:
+            return known
+        many = None
+        if self.dialect.rows is not None:
+            rows = self.dialect.rows({name: table.c[name].type.python_type for name in shape.names})
+            many = insert(table).from_select(shape.names, select(*rows.c))
+        return self._writes.setdefault((table.name, ()), Write(insert(table), many))
+
+    def _update(self, table: Table, shape: Shape[Any], names: tuple[str, ...]) -> Write:
+        """The statements that write these columns of rows; there are not many."""
+        if (known := self._writes.get((table.name, names))) is not None:
+            return known
+        many = None
+        values: dict[str, Any] = {name: bindparam(name) for name in names}
+        if self.dialect.rows is not None:
+            key = {f"key_{name}": name for name in shape.key}
+            cells = {name: table.c[key.get(name, name)].type.python_type for name in (*names, *key)}
+            rows = self.dialect.rows(cells)
+            same = [table.c[name] == rows.c[cell] for cell, name in key.items()]
+            many = update(table).where(*same).values({name: rows.c[name] for name in names})
+        each = update(table).where(*shape.is_key(table)).values(values)
+        return self._writes.setdefault((table.name, names), Write(each, many))
 
     def drop(self, connection: Connection, keys: Sequence[RunKey]) -> None:
         """Delete these runs."""
@@ -305,7 +337,8 @@ class Records:
     def put_node(self, connection: Connection, node: Node) -> None:
         """Keep that a node lives."""
         row = NODE.written(node)
-        known = connection.execute(self._update(self.nodes, NODE, tuple(row)), row | NODE.key_of(node))
+        write = self._update(self.nodes, NODE, tuple(row)).each
+        known = connection.execute(write, row | NODE.key_of(node))
         if not known.rowcount:
             connection.execute(insert(self.nodes), row)
 

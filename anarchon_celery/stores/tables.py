@@ -218,7 +218,8 @@ class Tables:
     def _table(self, name: str, *columns: Column[Any]) -> Table:
         table = Table(f"{self.prefix}_{name}", self.metadata, *columns, **self.dialect.table)
         if self.dialect.made is not None:
-            event.listen(table, "after_create", DDL(self.dialect.made))
+            said = DDL(self.dialect.made)  # type: ignore[no-untyped-call]
+            event.listen(table, "after_create", said)
         return table
 
     def refuse_long_names(self) -> None:
