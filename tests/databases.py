@@ -29,17 +29,20 @@ class Database:
     kind: str
     user: str  # whom it runs as where the tests run as root, which it refuses to be
 
-    def __init__(self, *, durable: bool = False) -> None:
+    def __init__(self, *, durable: bool = False, tls: bool = False) -> None:
         """Make its files; nothing runs yet."""
         self.binary = Path(require(self.kind)).resolve()  # its tools are beside it
-        self.durable = durable
+        self.durable, self.tls = durable, tls
         self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix=f'{self.kind}-'))
         self.data = self.folder / 'data'
         self.folder.chmod(0o755)
         if os.geteuid() == 0:
             shutil.chown(self.folder, self.user)
+        self.certificate, self.key = self.folder / 'certificate.pem', self.folder / 'key.pem'
         try:
+            if tls:
+                self._certify()
             self._install()
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -115,6 +118,14 @@ class Database:
         """Return a name as SQL has it."""
         return f'"{name}"'
 
+    def _certify(self) -> None:
+        """Make a certificate that is its own authority."""
+        self._once(
+            require_tool('openssl'), 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', '-batch',
+            '-subj', '/CN=localhost', '-addext', 'subjectAltName=IP:127.0.0.1',
+            '-out', str(self.certificate), '-keyout', str(self.key),
+        )  # fmt: skip
+
     def _install(self) -> None:
         raise NotImplementedError
 
@@ -165,10 +176,10 @@ class PostgreSQL(Database):
 
     kind, user = 'postgresql', 'postgres'
 
-    def __init__(self, *, durable: bool = False, copy_of: PostgreSQL | None = None) -> None:
+    def __init__(self, *, copy_of: PostgreSQL | None = None, **how: bool) -> None:
         """Make its files; as a copy of another one it is a standby of that."""
         self.copy_of = copy_of
-        super().__init__(durable=durable)
+        super().__init__(**how)
 
     def url(self, database: str = 'test') -> str:
         return f'postgresql+psycopg://{self._owner}@127.0.0.1:{self.port}/{database}'
@@ -197,11 +208,13 @@ class PostgreSQL(Database):
         )  # fmt: skip
 
     def _command(self) -> list[str]:
-        settings = {
+        settings: dict[str, Any] = {
             'port': self.port, 'listen_addresses': '127.0.0.1', 'unix_socket_directories': self.folder,
             'max_connections': 200, 'fsync': 'on' if self.durable else 'off', 'log_lock_waits': 'on',
             'timezone': 'America/New_York',
         }  # fmt: skip
+        if self.tls:
+            settings |= {'ssl': 'on', 'ssl_cert_file': self.certificate, 'ssl_key_file': self.key}
         words = [word for name, value in settings.items() for word in ('-c', f'{name}={value}')]
         return [str(self.binary), '-D', str(self.data), *words]
 
@@ -251,12 +264,14 @@ class MariaDB(Database):
         )  # fmt: skip
 
     def _command(self) -> list[str]:
-        settings = {
+        settings: dict[str, Any] = {
             'datadir': self.data, 'port': self.port, 'bind-address': '127.0.0.1', 'socket': self.folder / 's',
             'pid-file': self.folder / 'pid', 'innodb-flush-log-at-trx-commit': 1 if self.durable else 0,
             'max-connections': 200, 'default-time-zone': '-03:00', 'innodb-buffer-pool-size': '64M',
             'innodb-print-all-deadlocks': 'ON',
         }  # fmt: skip
+        if self.tls:
+            settings |= {'ssl-cert': self.certificate, 'ssl-key': self.key}
         words = [f'--{name}={value}' for name, value in settings.items()]
         return [str(self.binary), '--no-defaults', '--skip-name-resolve', *words]
 

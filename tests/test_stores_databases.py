@@ -590,6 +590,47 @@ def test_a_step_reads_no_backlog(server, store):
     assert loaded == [1, 1, 1, 0]
 
 
+# TLS ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tls_as_the_url_asks_for_it(kind, postgresql_server, mariadb_server):
+    server = DATABASES[kind](tls=True)
+    others = PostgreSQL(tls=True)  # of which only the certificate is used
+    try:
+        server.start()
+        if kind == "postgresql":
+            asks, checks, cipher = (
+                "sslmode=require",
+                "sslmode=verify-full&sslrootcert=",
+                "SELECT cipher FROM pg_stat_ssl",
+            )
+            cipher += " WHERE pid = pg_backend_pid()"
+        else:
+            asks, checks = "ssl-mode=REQUIRED", "ssl_ca="
+            cipher = "SELECT variable_value FROM information_schema.session_status WHERE variable_name = 'Ssl_cipher'"
+        for words in (asks, f"{checks}{server.certificate}"):
+            with closing(SqlStore(f"{server.url()}?{words}")) as store:
+                assert "TLS" in asked(store, cipher)
+        with closing(SqlStore(f"{server.url()}?{checks}{others.certificate}")) as store:
+            with refused(StoreUnreachable, store.shown, "certificate verify failed"):
+                store.jobs()
+        without = {"postgresql": postgresql_server, "mariadb": mariadb_server}[kind]
+        with closing(SqlStore(f"{without.url()}?{asks}")) as store, refused(StoreUnreachable, "SSL"):
+            store.jobs()
+    finally:
+        server.close()
+        others.close()
+
+
+@pytest.mark.parametrize("server", ["mariadb"], indirect=True)
+def test_a_mode_of_tls_that_there_is_not(url):
+    with refused(StoreUnusable, "ssl-mode=NONSENSE", "DISABLED, PREFERRED, REQUIRED"):
+        SqlStore(f"{url}?ssl-mode=nonsense")
+    with closing(SqlStore(f"{url}?ssl_mode=disabled")) as store:
+        assert store.jobs() == []
+
+
 # Poolers ------------------------------------------------------------------------------------------
 
 

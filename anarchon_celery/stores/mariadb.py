@@ -33,6 +33,14 @@ ANSWER_WITHIN = PATIENCE + 0.5
 _OLDEST = {"MariaDB": (10, 4), "MySQL": (8, 0)}
 
 
+#: What PyMySQL is told by the mode of TLS. By itself it takes TLS where nobody asks, if the server has it.
+_TLS: dict[str, dict[str, Any]] = {
+    "DISABLED": {"ssl_disabled": True},
+    "PREFERRED": {},
+    "REQUIRED": {"ssl": {"check_hostname": False}},
+}
+
+
 class _Name(String):
     """A text that is compared as bytes."""
 
@@ -51,9 +59,21 @@ def _engine(url: URL, given: Mapping[str, Any]) -> tuple[URL, dict[str, Any]]:
     timeouts = {"connect_timeout": PATIENCE, "read_timeout": ANSWER_WITHIN, "write_timeout": ANSWER_WITHIN}
     own = {"charset": "utf8mb4", **timeouts}
     connect = {name: value for name, value in own.items() if name not in url.query}
-    connect = {**connect, **given.get("connect_args", {})}
+    url, tls = _tls(url)
+    connect = {**connect, **tls, **given.get("connect_args", {})}
     pool = {"pool_size": 5, "max_overflow": 10, "pool_timeout": PATIENCE, "pool_use_lifo": True}
     return url.set(drivername="mysql+pymysql"), {**pool, **given, "connect_args": connect}
+
+
+def _tls(url: URL) -> tuple[URL, dict[str, Any]]:
+    """Take the mode of TLS out of the URL: hosts write it as the server's own client has it."""
+    modes = {name: value for name, value in url.query.items() if re.fullmatch("ssl[-_]?mode", name.lower())}
+    if not modes:
+        return url, {}
+    asked = str(next(iter(modes.values()))).upper()
+    if asked not in _TLS:
+        raise StoreUnusable(f"ssl-mode={asked}: one of {', '.join(_TLS)} is right, or ssl_ca=, which checks more")
+    return url.difference_update_query(modes), _TLS[asked]
 
 
 def _attend(engine: Engine) -> None:
@@ -68,7 +88,7 @@ def _connect(dialect: Any, _record: Any, arguments: Sequence[Any], options: Mapp
     flags = options.get("client_flag", 0) | CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
     try:
         connection = dialect.dbapi.connect(*arguments, **{**options, "client_flag": flags})
-    except (TypeError, ValueError) as reason:
+    except (TypeError, ValueError, RuntimeError, OSError) as reason:  # what is not the server's
         raise StoreUnusable(f"an option of the URL, or of anarchon_store_options: {reason}") from None
     try:
         _set_up(connection)
