@@ -608,7 +608,8 @@ def test_tls_as_the_url_asks_for_it(kind, postgresql_server, mariadb_server):
             cipher += " WHERE pid = pg_backend_pid()"
         else:
             asks, checks = "ssl-mode=REQUIRED", "ssl_ca="
-            cipher = "SELECT variable_value FROM information_schema.session_status WHERE variable_name = 'Ssl_cipher'"
+            cipher = "SELECT variable_value FROM information_schema.session_status"
+            cipher += " WHERE variable_name = 'Ssl_cipher'"
         for words in (asks, f"{checks}{server.certificate}"):
             with closing(SqlStore(f"{server.url()}?{words}")) as store:
                 assert "TLS" in asked(store, cipher)

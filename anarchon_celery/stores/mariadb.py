@@ -72,7 +72,8 @@ def _tls(url: URL) -> tuple[URL, dict[str, Any]]:
         return url, {}
     asked = str(next(iter(modes.values()))).upper()
     if asked not in _TLS:
-        raise StoreUnusable(f"ssl-mode={asked}: one of {', '.join(_TLS)} is right, or ssl_ca=, which checks more")
+        right = f"one of {', '.join(_TLS)} is right, or ssl_ca=, which checks more"
+        raise StoreUnusable(f"ssl-mode={asked}: {right}")
     return url.difference_update_query(modes), _TLS[asked]
 
 

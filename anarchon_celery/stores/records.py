@@ -8,6 +8,7 @@ warning, with its key.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -38,6 +39,10 @@ from ..protocol import BUFFERED, ENDED, ORPHANED_AFTER, Expired, Job, Node, Run,
 from .tables import JOB, NODE, RUN, Moment, Shape, Tables
 
 logger = logging.getLogger(__name__)
+
+#: How many jobs' histories are counted at once, and for how many seconds by one call.
+JOBS_AT_ONCE = 100
+LOOK_FOR = 0.2
 
 #: Rows of jobs that this transaction has.
 Locked = Sequence[Row[Any]]
@@ -119,8 +124,11 @@ class Records:
         )
 
     def _prepare_history(self) -> None:
-        runs, number = self.runs.c, func.count()
-        by_job = select(runs.job, number).group_by(runs.job)
+        jobs, runs, number = self.jobs.c, self.runs.c, func.count()
+        page = select(jobs.name).where(jobs.name > bindparam("after")).order_by(jobs.name)
+        self._page = page.limit(JOBS_AT_ONCE)
+        named = self.dialect.among([runs.job], "names")
+        by_job = select(runs.job, number).where(named).group_by(runs.job)
         self._numbers = by_job.having(number > bindparam("most")).order_by(runs.job)
         self._live_numbers = by_job.where(self._live)
         over = select(*self.run_key).where(self._over).limit(bindparam("most"))
@@ -310,17 +318,35 @@ class Records:
         rows = connection.execute(select(self.jobs).order_by(self.jobs.c.name))
         return [job for job in map(self._job_of, rows) if job is not None]
 
-    def beyond_history(self, connection: Connection, oldest: int, most: int, limit: int) -> list[RunKey]:
-        """Return ended runs beyond the ``most`` newest of their job, or from before ``oldest``."""
-        doomed = self._surplus(connection, most, limit)
-        aged = connection.execute(self._aged, {"oldest": oldest, "most": limit})
-        return list(dict.fromkeys([*doomed, *(RunKey(*row) for row in aged)]))[:limit]
+    def beyond_history(
+        self, connection: Connection, oldest: int, most: int, limit: int, after: str
+    ) -> tuple[list[RunKey], str]:
+        """Return ended runs beyond the ``most`` newest of their job, or from before ``oldest``.
 
-    def _surplus(self, connection: Connection, most: int, limit: int) -> list[RunKey]:
+        The jobs are looked at page by page, for a while: from the one behind ``after``, to the one that
+        is returned; after the last one it is none.
+        """
+        aged = connection.execute(self._aged, {"oldest": oldest, "most": limit})
+        doomed = dict.fromkeys(RunKey(*row) for row in aged)
+        until = time.monotonic() + LOOK_FOR
+        while names := connection.execute(self._page, {"after": after}).scalars().all():
+            doomed |= dict.fromkeys(self._surplus(connection, names, most, limit))
+            if len(doomed) >= limit:
+                return list(doomed)[:limit], after
+            after = names[-1]
+            if time.monotonic() > until:
+                return list(doomed), after
+        return list(doomed), ""
+
+    def _surplus(self, connection: Connection, names: Sequence[str], most: int, limit: int) -> list[RunKey]:
         """The oldest of each job that has too many: found from the old end, so that few rows are read."""
-        live = {job: number for job, number in connection.execute(self._live_numbers)}
+        listed = self._listed(names=[(name,) for name in names])
+        numbers = connection.execute(self._numbers, {"most": most, **listed}).all()
+        if not numbers:
+            return []
+        live = {job: number for job, number in connection.execute(self._live_numbers, listed)}
         doomed: list[RunKey] = []
-        for job, number in connection.execute(self._numbers, {"most": most}).all():
+        for job, number in numbers:
             surplus = min(number - live.get(job, 0) - most, limit - len(doomed))
             if surplus > 0:
                 rows = connection.execute(self._oldest, {"job": job, "most": surplus})

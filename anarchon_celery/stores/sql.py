@@ -106,6 +106,7 @@ class SqlStore(Store):
         self._tables.refuse_long_names()
         self._records = Records(self._tables)
         self._latest: int | None = None
+        self._pruned_to = ""
 
     def _made(self, url: URL, settings: Mapping[str, Any]) -> Engine:
         try:
@@ -366,10 +367,16 @@ class SqlStore(Store):
         )  # fmt: skip
 
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
-        """See :meth:`Store.prune`. The search only reads; what it found is looked at again."""
+        """See :meth:`Store.prune`. The search only reads; what it found is looked at again.
+
+        With many jobs the search is spread over several calls, so that none of them takes long.
+        """
 
         def find(connection: Connection, moment: Moment, _: Locked) -> list[RunKey]:
-            return self._records.beyond_history(connection, moment.now - history, most, limit)
+            doomed, self._pruned_to = self._records.beyond_history(
+                connection, moment.now - history, most, limit, self._pruned_to
+            )
+            return doomed
 
         def forget(connection: Connection, moment: Moment, locked: Locked) -> int:
             loaded = self._records.load(connection, moment, locked, keys=doomed)
