@@ -21,6 +21,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from math import ceil, isfinite
+from time import monotonic
 from typing import Any
 
 from celery.schedules import BaseSchedule
@@ -30,6 +31,7 @@ from .slots import EPOCH, FireTimes, from_iso
 from .wallclock import Zone
 
 CHECKS = 1_000  # of one look for a successor
+SECONDS = 0.1  # of one look: a schedule that is slow to answer must not hold up the other jobs
 SUCCESSORS = 10_000  # of one walk; and twice as many checks
 LEAST = 100  # between two checks, in milliseconds
 UNSAID = 60.0  # seconds between two checks where the schedule does not say when to check again
@@ -137,16 +139,23 @@ class Chain(FireTimes):
         time = self._looked.pop(last, last)
         clock, last_run_at = _StillClock(), self._local(last)
         asked = self._copy(clock)
+        until = monotonic() + SECONDS
         for _ in range(CHECKS):
-            if time >= END:
+            if time >= END or monotonic() > until:
                 break
             self.checks += 1
             clock.moment = self._local(time)
-            is_due, wait = self._answer(asked.is_due(last_run_at))
+            is_due, wait = self._answer(self._asked(asked, last_run_at))
             if is_due and time > last:
                 return _keep(self._found, last, time)
             time += wait
         _keep(self._looked, last, time)
+
+    def _asked(self, schedule: BaseSchedule, last_run_at: datetime) -> Any:
+        try:
+            return schedule.is_due(last_run_at)
+        except SystemExit as reason:  # it would end beat
+            raise ScheduleError(f"{type(schedule).__name__}.is_due() exits: {reason.code}") from reason
 
     def _copy(self, clock: _StillClock) -> BaseSchedule:
         """Return a copy with another clock, also of a schedule that does not know how to be copied."""

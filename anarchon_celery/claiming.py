@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from .floors import decide, floor_of, is_unknown
 from .ledger import Ledger
-from .protocol import BUFFERED, OVERTAKEN, Claim, Claimed, Job, Offer, Run, RunKey
+from .protocol import BUFFERED, LEAPT, OVERTAKEN, Claim, Claimed, Job, Offer, Run, RunKey
 from .turns import buffer, end_for_another, promote, until
 
 #: The answers that go with a record of this call's own.
@@ -28,19 +29,21 @@ def claim(ledger: Ledger, now: int, node: str, nonce: str, offers: Sequence[Offe
 def _claim_job(ledger: Ledger, now: int, node: str, nonce: str, offer: Offer) -> Claimed:
     keys = [RunKey(offer.job, slot) for slot in offer.slots]
     job = ledger.jobs.get(offer.job)
-    if job is None or not job.hashes:
+    if job is None or is_unknown(job, offer.hash):
         return Claimed(job=offer.job, floor=None, claims=_all(keys, "unknown"))
-    if offer.chained and job.floor != offer.after:
-        return _chain_is_broken(ledger, job, nonce, offer, keys)
-    if _leap_is_out_of_date(job, offer):
-        return Claimed(job=offer.job, floor=job.floor, claims=_all(keys, "wait"))
+    floor = floor_of(job, offer.hash)
+    if offer.chained and floor != offer.after:
+        return _chain_is_broken(ledger, floor, nonce, offer, keys)
+    if _leap_is_out_of_date(floor, offer):
+        return Claimed(job=offer.job, floor=floor, claims=_all(keys, "wait"))
     missed = _record_leap(ledger, now, node, nonce, job, offer)
     deciding = _Deciding(ledger, now, node, nonce, offer)
     claims = [deciding.answer(key, late=position < offer.late) for position, key in enumerate(keys)]
     claims = [_as_it_is_now(ledger, claim) for claim in claims]
     own = {claim.key for claim in claims if claim.answer in _DECIDED}
+    floor = floor_of(ledger.jobs[offer.job], offer.hash)
     return Claimed(
-        job=offer.job, floor=ledger.jobs[offer.job].floor, claims=tuple(claims), missed=missed,
+        job=offer.job, floor=floor, claims=tuple(claims), missed=missed,
         ended=tuple(run for run in deciding.ended if run.key not in own),
     )  # fmt: skip
 
@@ -62,7 +65,7 @@ def _as_it_is_now(ledger: Ledger, claim: Claim) -> Claim:
 
 
 def _chain_is_broken(
-    ledger: Ledger, job: Job, nonce: str, offer: Offer, keys: Sequence[RunKey]
+    ledger: Ledger, floor: int | None, nonce: str, offer: Offer, keys: Sequence[RunKey]
 ) -> Claimed:
     """The slots follow another floor: by this call if its answer was lost, else the node must look again."""
     runs = {key: run for key in keys if (run := ledger.runs.get(key)) is not None and run.nonce == nonce}
@@ -70,15 +73,13 @@ def _chain_is_broken(
         _met_again(key, runs[key], nonce) if key in runs else Claim(key=key, answer="wait") for key in keys
     ]
     return Claimed(
-        job=job.name, floor=job.floor, claims=tuple(claims), missed=_missed_before(ledger, nonce, offer)
+        job=offer.job, floor=floor, claims=tuple(claims), missed=_missed_before(ledger, nonce, offer)
     )
 
 
-def _leap_is_out_of_date(job: Job, offer: Offer) -> bool:
+def _leap_is_out_of_date(floor: int | None, offer: Offer) -> bool:
     """Whether others decided part of what this node wants to pass over: it must look again."""
-    if offer.leap is None or job.floor is None or job.floor < offer.leap.first:
-        return False
-    return job.floor < offer.leap.last
+    return offer.leap is not None and floor is not None and offer.leap.first <= floor < offer.leap.last
 
 
 # The leap ---------------------------------------------------------------------------------------
@@ -89,24 +90,34 @@ def _record_leap(ledger: Ledger, now: int, node: str, nonce: str, job: Job, offe
     leap = offer.leap
     if leap is None or leap.last > now:
         return None
-    if job.floor is not None and job.floor >= leap.last:
+    floor = floor_of(job, offer.hash)
+    if floor is not None and floor >= leap.last:
         return _missed_before(ledger, nonce, offer)
-    ledger.put_job(replace(job, floor=leap.last))
-    if RunKey(offer.job, leap.first) in ledger.runs:
+    decide(ledger, job, leap.last, offer.hash)
+    # Of one schedule: the first has a run if the clock went back, and they were decided before.
+    keys = keys_of_leap(offer)[: len(job.hashes)]
+    key = next((key for key in keys if key not in ledger.runs), None)
+    if key is None:
         return None
     return ledger.put_run(
         Run(
-            job=offer.job, slot=leap.first, state="missed", trigger="catch-up", dispatch=0, node=node,
-            nonce=nonce, finished_at=now, reason="came due while no node was looking",
+            job=key.job, slot=key.slot, kind=key.kind, state="missed", trigger="catch-up", dispatch=0,
+            node=node, nonce=nonce, finished_at=now, reason="came due while no node was looking",
             until=leap.last, count=leap.count,
         )
     )  # fmt: skip
 
 
+def keys_of_leap(offer: Offer) -> list[RunKey]:
+    """Where its record may stand: at its first slot, beside that if it ran for another schedule."""
+    first = () if offer.leap is None else (offer.leap.first,)
+    return [RunKey(offer.job, slot, kind) for slot in first for kind in ("scheduled", LEAPT)]
+
+
 def _missed_before(ledger: Ledger, nonce: str, offer: Offer) -> Run | None:
     """The record of the leap, if this very call wrote it and its answer was lost."""
-    run = None if offer.leap is None else ledger.runs.get(RunKey(offer.job, offer.leap.first))
-    return run if run is not None and (run.state, run.nonce) == ("missed", nonce) else None
+    runs = [ledger.runs[key] for key in keys_of_leap(offer) if key in ledger.runs]
+    return next((run for run in runs if (run.state, run.nonce) == ("missed", nonce)), None)
 
 
 # One slot after the other -----------------------------------------------------------------------
@@ -127,7 +138,10 @@ class _Deciding:
     def answer(self, key: RunKey, *, late: bool) -> Claim:
         """Decide one slot."""
         job, run = self.ledger.jobs[key.job], self.ledger.runs.get(key)
-        if run is not None or (job.floor is not None and key.slot <= job.floor):
+        floor = floor_of(job, self.offer.hash)
+        if run is not None or (floor is not None and key.slot <= floor):
+            if not self.has_to_wait and key.slot <= self.now:
+                decide(self.ledger, job, key.slot, self.offer.hash)
             return _met_again(key, run, self.nonce)
         if key.slot > self.now:
             return Claim(key=key, answer="early", wait=key.slot - self.now)
@@ -142,7 +156,7 @@ class _Deciding:
 
     def _new(self, key: RunKey, *, late: bool) -> Run:
         """Raise the floor, and return the run that is to be recorded."""
-        self.ledger.put_job(replace(self.ledger.jobs[key.job], floor=key.slot))
+        decide(self.ledger, self.ledger.jobs[key.job], key.slot, self.offer.hash)
         return Run(
             job=key.job, slot=key.slot, node=self.node, nonce=self.nonce, claimed_at=self.now,
             trigger="catch-up" if late else "scheduled",
@@ -155,7 +169,7 @@ class _Deciding:
         return bool(self.ledger.active.get(self.offer.job)) and not allowed
 
     def _by_policy(self, new: Run, *, busy: bool) -> Claim:
-        if busy and self.offer.overlap == "skip":
+        if busy and (self.offer.overlap == "skip" or self._is_overtaken(new)):
             return self._skip(new, "overlap")
         if busy:
             self._displace()
@@ -170,6 +184,13 @@ class _Deciding:
     def _skip(self, new: Run, why: Literal["overlap", "paused"]) -> Claim:
         skipped = replace(new, state="skipped", dispatch=0, finished_at=self.now, reason=why)
         return Claim(key=new.key, answer=why, run=self.ledger.put_run(skipped))
+
+    def _is_overtaken(self, new: Run) -> bool:
+        """Whether a later slot, of another schedule, has the place that this one would take."""
+        others = self.ledger.buffered_of(new.job)
+        if self.offer.overlap == "cancel":
+            others += self.ledger.active_of(new.job)
+        return any(run.kind == "scheduled" and run.slot > new.slot for run in others)
 
     def _displace(self) -> None:
         """One slot of a job waits, the newest: it takes the place of an older one."""

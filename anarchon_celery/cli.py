@@ -40,6 +40,9 @@ from .slots import FireTimes, iso
 
 STATES = sorted(ACTIVE | ENDED | {BUFFERED})
 
+#: Why a job is paused where nobody said.
+NO_REASON = "no reason given"
+
 #: Of a pause, in characters.
 LONGEST_REASON = 200
 
@@ -193,19 +196,23 @@ def _end(name: str, times: FireTimes, found: Sequence[FireTime], begin: int) -> 
 
 @anarchon.command()
 @click.argument("name", metavar="JOB")
-@click.option("--reason", default="no reason given", help="Why, for whoever wonders.")
+@click.option("--reason", help="Why, for whoever wonders; of a job that is paused already the new reason.")
 @as_json
 @pass_desk
-def pause(desk: Desk, name: str, reason: str, as_json: bool) -> None:
+def pause(desk: Desk, name: str, reason: str | None, as_json: bool) -> None:
     """Pause a job: its slots are skipped, what waits to be started goes on waiting, what runs goes on."""
-    why = _reason(reason)
+    why = NO_REASON if reason is None else _reason(reason)
     with store_errors():
-        before = desk.stored(name)
-        if not desk.store.pause(name, reason=why, by=_somebody()):
-            raise desk.unknown(name, desk.jobs)
-        now = desk.stored(name)
+        before = now = desk.stored(name)
+        if reason is not None or before.paused is None:
+            if not desk.store.pause(name, reason=why, by=_somebody()):
+                raise desk.unknown(name, desk.jobs)
+            now = desk.stored(name)
     if as_json:
         print_json({"job": name, "paused": pause_as_json(now), "was_paused": pause_as_json(before)})
+        return
+    if before is now:
+        printer()(f"{name} is paused already: {pause_text(now)}")
         return
     if before.paused is not None:
         printer()(f"{name} was paused already: {pause_text(before)}")

@@ -106,9 +106,11 @@ class Config:
         deadline = app.conf.get("beat_cron_starting_deadline")
         if deadline:  # Celery, too, takes 0 for none
             values["cron_deadline"] = positive(Given("beat_cron_starting_deadline", deadline))
+        warnings = zone_of_host(app.conf)
         if "store" not in values:
-            values["store"], values["warnings"] = store_of_broker(app.conf)
-        return cls(policy=policy, **values)
+            values["store"], more = store_of_broker(app.conf)
+            warnings += more
+        return cls(policy=policy, warnings=warnings, **values)
 
 
 def policy_of(
@@ -189,6 +191,13 @@ def policy_from(base: Policy, values: Mapping[str, Any], found: Mapping[str, Giv
         short = f"a lease of {lease} is given up {early} early: no time is left for a heartbeat every {beat}"
         raise wrong(it, f"{short}; a longer one is right, of 1s at least")
     return policy
+
+
+def zone_of_host(conf: Any) -> tuple[str, ...]:
+    """Warn where local times are those of each host: nodes in different zones have different slots."""
+    if conf.enable_utc or conf.timezone:
+        return ()
+    return ("timezone is not set and enable_utc is False: local times are this host's; set timezone",)
 
 
 def store_of_broker(conf: Any) -> tuple[str, tuple[str, ...]]:

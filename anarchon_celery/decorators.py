@@ -49,6 +49,9 @@ class Declaration:
         return [key for key, value in own.items() if value] + list(self.policy)
 
 
+#: What a decorator may stand above.
+RIGHT = "a task, a function or a method is right"
+
 #: Each task of ``@shared_task`` with a schedule: every app of the process has it.
 _shared: list[tuple[Proxy, BaseSchedule]] = []
 
@@ -80,12 +83,13 @@ def _hand_on(made: PromiseProxy, schedule: BaseSchedule) -> None:
 def _mark(target: Any, schedule: BaseSchedule) -> None:
     """Keep the schedule on a task, its class or a function; of a method on its function."""
     target = getattr(target, "__func__", target)
+    if isinstance(target, type) and not issubclass(target, CeleryTask):
+        raise ScheduleError(f"{schedule!r} above class {target.__name__}: {RIGHT}, not a class")
     try:
         # A tuple made anew: functools.wraps copies what an inner function carries to its wrapper.
         setattr(target, MARK, (*_marks(target), schedule))
     except (AttributeError, TypeError):
-        right = "a task, a function or a method is right"
-        raise ScheduleError(f"{schedule!r} above a {type(target).__name__}: {right}") from None
+        raise ScheduleError(f"{schedule!r} above a {type(target).__name__}: {RIGHT}") from None
     if isinstance(target, FunctionType):
         _functions.add(target)
 

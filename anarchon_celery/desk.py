@@ -221,9 +221,8 @@ def begun(times: FireTimes, stored: Job | None, begin: int) -> tuple[FireTimes, 
     """
     if not times.chained:
         return times, begin
-    effective = dict(stored.hashes).get(times.key) if stored else None
-    floor = stored.floor if stored else None
-    cursor = begin - 1 if effective is None else max(effective, floor or effective)
+    known = stored.known(times.key) if stored else None
+    cursor = begin - 1 if known is None else max(known.since, known.floor or known.since)
     return times.since(cursor), max(begin, cursor + 1)
 
 

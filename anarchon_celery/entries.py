@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from celery import Celery
-from celery.beat import ScheduleEntry
+from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.beat import Scheduler as CeleryScheduler
 from celery.schedules import crontab
 
@@ -181,7 +181,7 @@ _OF_ENTRY = ("name", "args", "kwargs", "options")
 
 def _check(name: Any, fields: Any) -> None:
     """Refuse what would only come out when the job is due."""
-    if not isinstance(name, str) or not name.isprintable() or not _is_unicode(name):
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or not _is_unicode(name):
         raise ScheduleError("a text of printable characters is right as a name")
     if len(name) > LONGEST_NAME:
         raise ScheduleError(f"a name of {len(name)} characters: {LONGEST_NAME} at most is right")
@@ -230,13 +230,35 @@ def planned(app: Celery, config: Config, entry: Entry) -> PlannedJob:
         time_limit=_time_limit(app, entry, task), is_crontab=isinstance(entry.schedule, crontab),
     )  # fmt: skip
     try:
+        _check_arguments(entry, task)
         times = _times(app, entry.name, entry.schedule)
+        _check_key(times)
     except ScheduleError as reason:
         raise ScheduleError(f"entry {entry.name!r}: {reason}") from reason
     supervised = policy.supervised
     if supervised is None and task is not None:  # one that only the workers have may be of either kind
         supervised = isinstance(task, Task)
     return PlannedJob(name=entry.name, times=times, policy=policy, supervised=supervised)
+
+
+def _check_arguments(entry: Entry, task: Any) -> None:
+    """Refuse what the task cannot be called with, as Celery would each time the job is due."""
+    if task is None or not task.typing:
+        return
+    given = [*(entry.args or ()), *(entry.kwargs or {}).values()]
+    if any(isinstance(value, BeatLazyFunc) for value in given):
+        return
+    try:
+        task.__header__(*(entry.args or ()), **(entry.kwargs or {}))
+    except TypeError as reason:
+        raise ScheduleError(f"its args and kwargs do not fit task {entry.task!r}: {reason}") from None
+
+
+def _check_key(times: FireTimes) -> None:
+    """Refuse fire times that no node could name to the store: of a schedule that is somebody's own."""
+    key: Any = times.key
+    if not isinstance(key, str) or not _is_unicode(key):
+        raise ScheduleError(f"its repr() is no text that can be stored: {key!r}")
 
 
 def _times(app: Celery, job: str, schedule: Any) -> FireTimes:

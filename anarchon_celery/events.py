@@ -79,15 +79,20 @@ class JobRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobNotDue(Event):
-    """A schedule of somebody's own was asked many times when it is due, and was not."""
+    """A schedule has no fire time: none that is found yet, or none at all where ``until`` is None."""
 
     level = logging.WARNING
-    line = (
-        "entry {it.job!r}: its schedule is not due before {it.until}, as far as it was asked; "
-        "it is asked again then"
-    )
+    line = "entry {it.job!r}: its schedule {it.found}"
     job: str
-    until: str
+    after: str
+    until: str | None = None
+
+    @property
+    def found(self) -> str:
+        """What is known of its next fire time."""
+        if self.until is None:
+            return f"has no fire time after {self.after}"
+        return f"is not due before {self.until}, as far as it was asked; it is asked again then"
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,15 +142,16 @@ class Keeper:
         return waiting
 
     def ask_to_stop(self, lease: HeldLease, reason: str) -> None:
-        """Tell the task that its run is to stop for good; one whose body is over ends as it did."""
-        if lease.body_over:
-            return
-        if lease.tell(Cancelled(reason)):
+        """Tell the task that its run is to stop for good; one whose body is over ends as it did.
+
+        It is renewed no more. If its body comes to an end without having looked, that end counts.
+        """
+        if not lease.body_over and lease.tell(Cancelled(reason)):
             emit(RunAskedToStop(lease.key, lease.ms, reason))
-        self.let_go(lease)
 
     def end_cancelled(self, lease: HeldLease) -> None:
         """Record that a task stopped because it was asked to stop for good."""
+        self.let_go(lease)
         reason = lease.reason or ""
         done = partial(self.store.finish, lease.key, lease.token, "cancelled", reason=reason)
         try:
@@ -177,7 +178,7 @@ class Keeper:
         """The task stopped because it no longer trusts its lease: lose it, or give it back if it is ours."""
         if not lease.lost:
             self.confirm(lease)
-            if lease.lost:
+            if lease.lost or lease.cancelled:
                 return
         # Told before of the end of trust, it may be ours still: confirmed, it would be for another lease.
         with suppress(StoreError):
@@ -223,11 +224,11 @@ class Keeper:
                 if lease.order.handover:
                     lease.tell(HandedOver("the worker stops"))
         now = monotonic()
-        renewable = [lease for lease in leases if not _too_long(lease, now)]
+        renewable = [lease for lease in leases if not (_too_long(lease, now) or lease.cancelled)]
         if now >= self._quiet_until and any(_wants_renewal(lease, now) for lease in renewable):
             self._heartbeat(renewable)
         for lease in leases:
-            if lease.out_of_trust and self.holds(lease) and not lease.ending:
+            if lease.out_of_trust and self.holds(lease) and not (lease.ending or lease.cancelled):
                 self.lose(lease, _why_out_of_trust(lease, now))
 
     def _heartbeat(self, leases: list[HeldLease]) -> None:

@@ -140,8 +140,8 @@ class HeldLease(Lease):
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is known to be lost."""
-        return isinstance(self._ended, LeaseLost)
+        """Whether the lease is known to be lost; one that is to stop for good is held until it does."""
+        return isinstance(self._ended, LeaseLost) and not self.cancelled
 
     @property
     def cancelled(self) -> bool:
@@ -184,9 +184,9 @@ class HeldLease(Lease):
         self.check()
 
     def tell(self, ended: RunEnded) -> bool:
-        """Tell the task to stop; true if that is news. A lost lease is the last word."""
+        """Tell the task to stop; true if that is news. A lost lease is the last word, and a cancelled run."""
         with self._telling:
-            if self.lost or (self._ended is not None and isinstance(ended, HandedOver)):
+            if isinstance(self._ended, LeaseLost) or (self._ended and isinstance(ended, HandedOver)):
                 return False
             self._ended = ended
             self._told.set()

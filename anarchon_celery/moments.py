@@ -8,8 +8,9 @@ from typing import Any
 
 from . import durations
 from .errors import ScheduleError
-from .slots import EPOCH, Interval, from_iso
+from .slots import DAY, EPOCH, Interval, from_iso
 
+LONGEST = 36_500 * DAY  # of an interval, as of a setting
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _WORDS = {  # of units, as they are not written
     "d": "d", "day": "d", "h": "h", "hr": "h", "hour": "h", "m": "m", "min": "m", "minute": "m",
@@ -24,7 +25,10 @@ def interval_of(value: Any) -> Interval:
         ScheduleError: it is no duration, or shorter than 100 ms; one line.
     """
     try:
-        return Interval(durations.milliseconds(value))
+        interval = Interval(durations.milliseconds(value))
+        if interval.every > LONGEST:
+            raise ScheduleError("an interval this long is not meant: give 36500d or less")
+        return interval
     except ValueError as reason:
         near = near_duration(value)
         raise ScheduleError(

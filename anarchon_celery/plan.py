@@ -31,6 +31,7 @@ class PlannedJob:
 
     ``cursor`` is None until the store has told of it, ``floor`` what it told. ``supervised`` is None where
     this node does not know: then the store does, and ``learnt`` is what it said last, as ``paused`` is.
+    ``hash`` is the schedule's, as it was registered.
     """
 
     name: str
@@ -39,6 +40,7 @@ class PlannedJob:
     supervised: bool | None = None
     learnt: bool = False
     paused: str | None = None
+    hash: str | None = None
     floor: int | None = None
     cursor: int | None = None
     first_seen: int | None = None
@@ -46,6 +48,7 @@ class PlannedJob:
     next_slot: int | None = None
     due_at: int | None = None
     not_before: int = 0
+    patience: int = 0
     said_not_due: bool = False
 
 
@@ -62,13 +65,19 @@ class Plan:
 
     def registrations(self) -> list[Registration]:
         """Return what the node knows of its jobs, for the store."""
-        return [
-            Registration(
-                job=job.name, hash=job.times.key, cursor=job.cursor, first_seen=job.first_seen,
-                supervised=job.learnt if job.supervised is None else job.supervised, paused=job.paused,
-            )
-            for job in self.jobs.values()
-        ]  # fmt: skip
+        known: list[Registration] = []
+        for job in list(self.jobs.values()):
+            with self._or_drop(job):
+                known.append(self._registration(job))
+        return known
+
+    def _registration(self, job: PlannedJob) -> Registration:
+        job.hash = job.times.key
+        return Registration(
+            job=job.name, hash=job.hash, cursor=job.cursor, first_seen=job.first_seen,
+            effective=None if job.cursor is None else job.effective,
+            supervised=job.learnt if job.supervised is None else job.supervised, paused=job.paused,
+        )  # fmt: skip
 
     def learn(self, answers: Iterable[Registered]) -> None:
         """Take over what the store knows; it is right, and a cursor ahead of it goes back."""
@@ -126,12 +135,10 @@ class Plan:
     def _look_again(self, job: PlannedJob, cursor: int) -> int | None:
         """When to ask a schedule again that looked ahead in vain; None if it fires no more."""
         looked_until = job.times.looked_until(cursor)
-        if looked_until is None:
-            return None
-        if not job.said_not_due:
+        if not (job.said_not_due or isinstance(job.times, Once)):
             job.said_not_due = True
-            emit(JobNotDue(job.name, iso(looked_until)))
-        return max(looked_until, job.not_before)
+            emit(JobNotDue(job.name, iso(cursor), None if looked_until is None else iso(looked_until)))
+        return None if looked_until is None else max(looked_until, job.not_before)
 
     def next_due(self) -> int | None:
         """Return when the next slot of any job comes due."""
@@ -174,7 +181,7 @@ class Plan:
             self._move(job, job.cursor)
             return []
         offer = Offer(
-            job=job.name, slots=found.slots, late=found.late, leap=found.leap,
+            job=job.name, hash=job.hash, slots=found.slots, late=found.late, leap=found.leap,
             overlap=job.policy.overlap, catch_up=job.policy.catch_up,
             chained=job.times.chained, after=job.floor if job.times.chained else None,
             claim_timeout=self.claim_timeout,
@@ -191,12 +198,20 @@ class Plan:
         decided = [claim.key.slot for claim in answer.claims if claim.answer in DECIDED]
         cursor = max([cursor, *decided])
         job.floor = answer.floor
-        wait = max((claim.wait for claim in answer.claims), default=0)
-        if any(claim.answer == "wait" for claim in answer.claims) and (decided or cursor == job.cursor):
-            wait = max(wait, self.poll)  # for a run to end; else others were faster, and it looks again
-        job.not_before = now + wait
+        job.not_before = now + self._wait(job, answer, is_moved=cursor != job.cursor, has_won=bool(decided))
         with self._or_drop(job):
             self._move(job, cursor)
+
+    def _wait(self, job: PlannedJob, answer: Claimed, *, is_moved: bool, has_won: bool) -> int:
+        """For how long not to offer the job: until its slot is due, or the run before it may have ended."""
+        wait = max((claim.wait for claim in answer.claims), default=0)
+        if not any(claim.answer == "wait" for claim in answer.claims) or (is_moved and not has_won):
+            job.patience = 0  # or others were faster, and it looks again at once
+            return wait
+        # Short runs are caught up quickly, long ones are asked after every poll.
+        shortest = max(1, self.poll // 16)
+        job.patience = shortest if has_won else max(shortest, min(2 * job.patience, self.poll))
+        return max(wait, job.patience)
 
     def offer_again(self, offers: Iterable[Offer]) -> None:
         """Look afresh at jobs whose offer was given up unanswered."""

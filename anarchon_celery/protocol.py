@@ -34,15 +34,23 @@ Who may do what:
   policy: ``skip`` records it as ``skipped``; ``queue`` lets it wait as ``buffered``, one slot per job, an
   older one that waits becomes ``skipped``; ``cancel`` does the same, and asks the earlier run to stop (one
   that does not run ends at once, and the slot is won); ``allow`` looks at nothing,
-  and lets all go on that wait.
+  and lets all go on that wait. The newest slot counts: one that comes after a later one, of another
+  schedule, displaces and stops nothing, and is ``skipped``.
 - Every end goes through one step: if the job has no other active run, its oldest buffered one is
   *promoted*: it becomes ``released``.
 - While a job is *paused* its scheduled runs are ``running`` or ``buffered``, nothing else. A slot that comes
   due is recorded as ``skipped``; ``resume`` promotes.
 - A *late* slot under catch-up ``all`` whose job has an active run waits, unless overlap allows it, and every
   slot behind it waits too: no record, no floor; it is offered again.
-- Per job there is a *floor*: every scheduled slot up to it is decided, and none is claimed anew.
-  A claim at or below the floor is ``taken``; a claim that is decided raises it.
+- Per schedule of a job, known by its hash, there is a *floor*: each of its slots up to there is decided, and
+  none is claimed anew. A claim at or below the floor is ``taken``, as one whose run exists; what a claim
+  decides or finds decided raises the floor of its schedule, and the job's, which is the highest of all. So
+  during a deploy, while some nodes have an old schedule and some a new one, a slot of one that lies before
+  what the other decided is decided too. An offer that names no schedule goes by the job's floor and
+  raises all; one of a schedule that the store does not know is ``unknown``: its node has to register.
+- A schedule takes effect when it is first seen. A node that *starts* (it remembers nothing of the job) with
+  one that the store knows, but that is not the newest, begins it anew from now, and makes it the newest:
+  what came due while the job had another schedule is not caught up. A node that goes on has it as it had it.
 - A worker may start a run only from ``claimed``, ``queued`` or ``released`` (any message of the
   run will do; to insist on the newest would starve a job whose queue is slow), or late from
   ``published`` and from ``abandoned`` without a start. Never from ``running``: an expired lease is
@@ -85,6 +93,9 @@ LONGEST_START_TIMEOUT = 3_600_000
 
 #: A run whose job no node registered for this long is abandoned at its deadline.
 ORPHANED_AFTER = 86_400_000
+
+#: The kind of a record of slots passed over, where the first of them was decided for another schedule.
+LEAPT = "leapt"
 
 #: Why a run is asked to stop under overlap ``cancel``.
 OVERTAKEN = "overlap: the next slot came due"
@@ -163,16 +174,25 @@ class Run:
         return self.state in ENDED
 
 
+class KnownSchedule(NamedTuple):
+    """A schedule of a job: its hash, from when on it counts, and up to where it is decided."""
+
+    hash: str
+    since: int
+    floor: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The store's record of one job.
 
-    ``hashes`` holds the first-seen time of each schedule hash, so that during a deploy old and new
-    nodes both know from when on their schedule counts. ``paused`` is the reason, None while it is not.
+    ``hashes`` holds its schedules, the newest last, so that during a deploy old and new nodes both know
+    from when on theirs counts and up to where it is decided; ``floor`` is the highest of their floors.
+    ``paused`` is the reason, None while it is not.
     """
 
     name: str
-    hashes: tuple[tuple[str, int], ...] = ()
+    hashes: tuple[KnownSchedule, ...] = ()
     first_seen: int
     seen: int
     floor: int | None = None
@@ -181,6 +201,10 @@ class Job:
     paused: str | None = None
     paused_by: str | None = None
     paused_at: int | None = None
+
+    def known(self, hash: str | None) -> KnownSchedule | None:
+        """Return one of its schedules."""
+        return next((known for known in self.hashes if known.hash == hash), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,11 +222,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """One job as a node knows it: its schedule's hash, and what the node remembers of the job."""
+    """One job as a node knows it: its schedule's hash, and what the node remembers of the job.
+
+    A node that has just started has no ``cursor``; ``effective`` is what it was answered before.
+    """
 
     job: str
     hash: str
     cursor: int | None = None
+    effective: int | None = None
     first_seen: int | None = None
     supervised: bool = False
     paused: str | None = None
@@ -212,12 +240,13 @@ class Registration:
 class Offer:
     """The slots of one job that came due, oldest first; the first ``late`` of them are late.
 
-    Of a ``chained`` schedule each slot depends on the one before: it was computed from the floor
-    ``after``, and if that is not the floor any more nothing is decided.
+    ``hash`` is the schedule they are of. Of a ``chained`` one each slot depends on the one before: it was
+    computed from the floor ``after``, and if that is not the floor any more nothing is decided.
     """
 
     job: str
     slots: tuple[int, ...]
+    hash: str | None = None
     late: int = 0
     leap: Leap | None = None
     overlap: str = "skip"
@@ -291,7 +320,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """What the store knows of a job; ``effective`` is from when on the given hash counts."""
+    """What the store knows of a job; ``effective`` and ``floor`` are those of the given hash."""
 
     job: str
     floor: int | None
@@ -309,7 +338,7 @@ class Claim:
     ``buffered``, as the run's state says), ``paused`` (likewise), ``wait`` (nothing was decided),
     ``early`` (with the milliseconds to wait), ``cancelled`` (a redispatch that ended the run; a slot that
     was won, and lost its place to a later one before the answer), ``abandoned`` (a redispatch that ended
-    the run), ``unknown`` (the job is not registered).
+    the run), ``unknown`` (the job is not registered, or its schedule is not).
     """
 
     key: RunKey
@@ -327,7 +356,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """The answers for one job, its floor now, and the record of what was passed over, if any.
+    """The answers for one job, its schedule's floor now, and the record of what was passed over, if any.
 
     ``ended`` are runs of other calls that this decision ended: a buffered one whose place was taken
     (``skipped``), one that did not run under overlap ``cancel`` (``cancelled``). Of slots in this call

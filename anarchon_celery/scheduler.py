@@ -42,7 +42,7 @@ from .events import (
 from .origins import GivenEntry, entries_of, notes_on
 from .patience import Patience
 from .plan import Plan
-from .protocol import BUFFERED, Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
+from .protocol import Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
 from .stores import CHUNK, Store, new_nonce
 from .trust import HoldOff, trusted_until
 
@@ -199,6 +199,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         for run in answer.ended:
             emit(_end_of(run))
         for claim in answer.claims:
+            if claim.answer != "taken" and claim.run is not None and _ended_later(claim.run):
+                continue  # the answer was lost meanwhile; whose call it was has told of it
             if claim.answer in ("taken", "overlap", "paused"):
                 emit(_loss(claim))
             elif claim.answer == "cancelled" and claim.run is not None:
@@ -349,9 +351,14 @@ class Question:
         return slots + [one.key for one in self.seen]
 
 
+def _ended_later(run: Run) -> bool:
+    """Whether a run was ended by another call than the one that decided its slot."""
+    return run.ended and run.finished_at != run.claimed_at
+
+
 def _loss(claim: Claim) -> Event:
     """Why a slot is not this node's to publish now."""
-    if claim.answer != "taken" and claim.run is not None and claim.run.state == BUFFERED:
+    if claim.answer != "taken" and claim.run is not None and not claim.run.ended:
         paused = claim.answer == "paused"
         return RunBuffered(claim.key, "its job is resumed" if paused else "the run before it ends")
     return SlotSkipped(claim.key, claim.answer)

@@ -22,7 +22,7 @@ from rich.text import Text
 from .desk import AppJob, JobView
 from .forecast import FireTime, change_text, local_text, offset_text
 from .protocol import Job, Node, Run
-from .slots import iso
+from .slots import COUNTED, iso
 
 #: The fields of a run in JSON, in the contract's order; instants are those that end in ``_at``.
 RUN_FIELDS = (
@@ -133,7 +133,8 @@ def _took(run: Run) -> str:
 def _why(run: Run) -> str | None:
     """The reason, and for how many slots it holds."""
     if run.count > 1 and run.until is not None:
-        return f"{run.reason}: {run.count} slots until {iso(run.until)}"
+        least = "at least " if run.count >= COUNTED else ""
+        return f"{run.reason}: {least}{run.count} slots until {iso(run.until)}"
     return run.reason
 
 

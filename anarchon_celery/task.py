@@ -156,8 +156,9 @@ def _settle(keeper: Keeper, lease: HeldLease, reason: Exception | None = None) -
         keeper.give_up(lease, str(lease.raised) or "the task gave it up")
     elif lease.out_of_trust and not lease.lost:
         keeper.confirm(lease)
-    if lease.cancelled:
+    if lease.cancelled and (lease.raised is not None or lease.out_of_trust):
         keeper.end_cancelled(lease)
+        raise lease.ended or LeaseLost() from reason
     if lease.lost:
         raise lease.ended or LeaseLost() from reason
     if isinstance(lease.raised, HandedOver):
@@ -187,7 +188,7 @@ def _is_retry_of(lease: HeldLease, options: dict[str, Any]) -> bool:
 
 def _requeue(keeper: Keeper, lease: HeldLease, options: dict[str, Any], zone: tzinfo) -> None:
     """Let the run wait for the retry; a run that is lost or handed over is not retried."""
-    if lease.raised is not None or lease.lost:
+    if lease.raised is not None or lease.lost or lease.cancelled:
         raise lease.raised or lease.ended or RunEnded()
     delay = _milliseconds_until(options.get("countdown"), options.get("eta"), zone)
     try:

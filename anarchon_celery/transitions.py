@@ -17,16 +17,17 @@ from dataclasses import replace
 from typing import Literal
 
 from .claiming import claim
+from .floors import cut, decide, higher, with_schedule
 from .ledger import Ledger
 from .protocol import (
     BUFFERED,
     LONGEST_START_TIMEOUT,
     MAX_DISPATCHES,
     ORPHANED_AFTER,
-    REMEMBERED_HASHES,
     Claim,
     Holding,
     Job,
+    KnownSchedule,
     Redispatch,
     Registered,
     Registration,
@@ -57,18 +58,22 @@ def register(ledger: Ledger, now: int, registrations: Sequence[Registration]) ->
 def _register(ledger: Ledger, now: int, asked: Registration) -> Registered:
     known = ledger.jobs.get(asked.job)
     job = known if known is not None and known.hashes else _learnt(known, now, asked)
-    hashes = dict(job.hashes)
-    # The first hash of a job counts from the job's own beginning, a later one from now on.
-    effective = hashes.setdefault(asked.hash, now if hashes else job.first_seen)
-    remembered = tuple(hashes.items())[-REMEMBERED_HASHES:]
     supervised = job.supervised or asked.supervised
-    job = replace(job, hashes=remembered, seen=max(job.seen, now), supervised=supervised)
+    job = replace(with_schedule(job, now, asked), seen=max(job.seen, now), supervised=supervised)
     ledger.put_job(job)
     if job.paused is not None and (known is None or known.paused is None):
         hold_back(ledger, now, job.name)
+    return _registered(job, asked)
+
+
+def _registered(job: Job, asked: Registration) -> Registered:
+    _, effective, floor = job.known(asked.hash) or KnownSchedule(asked.hash, job.first_seen)
+    if asked.cursor is not None and asked.effective is not None:
+        # Another node may have begun the schedule anew: to who goes on with it, it counts as before.
+        effective = min(effective, asked.effective)
     return Registered(
-        job=job.name, floor=job.floor, first_seen=job.first_seen, effective=effective,
-        supervised=supervised, paused=job.paused,
+        job=job.name, floor=floor, first_seen=job.first_seen, effective=effective,
+        supervised=job.supervised, paused=job.paused,
     )  # fmt: skip
 
 
@@ -81,8 +86,8 @@ def _learnt(started: Job | None, now: int, asked: Registration) -> Job:
     if started.paused is None and asked.paused is not None:
         started = replace(started, paused=asked.paused, paused_at=now)
     # In a wiped store a message left over from before may have started it already.
-    known = [at for at in (started.floor, floor) if at is not None]
-    return replace(started, first_seen=min(started.first_seen, first_seen), floor=max(known, default=None))
+    first_seen = min(started.first_seen, first_seen)
+    return replace(started, first_seen=first_seen, floor=higher(started.floor, floor))
 
 
 # redispatch and sent ----------------------------------------------------------------------------
@@ -336,8 +341,8 @@ def _was_released(run: Run, *, by_holder: bool) -> bool:
 def rewind(ledger: Ledger, now: int) -> None:
     """Cut what lies further ahead than it could have been set: floors, deadlines, first-seen times."""
     for job in list(ledger.jobs.values()):
-        if (cut := _cut_job(job, now)) != job:
-            ledger.put_job(cut)
+        if (shortened := cut(job, now)) != job:
+            ledger.put_job(shortened)
     for run in [run for of_job in ledger.active.values() for run in of_job.values()]:
         if run.span is not None and run.deadline is not None and run.deadline > now + run.span:
             ledger.put_run(_cut(run, now, run.span, run.deadline))
@@ -345,13 +350,6 @@ def rewind(ledger: Ledger, now: int) -> None:
         # How long this retry was to wait is not known any more.
         if run.not_before is not None and run.not_before > now:
             ledger.put_run(replace(run, not_before=now))
-
-
-def _cut_job(job: Job, now: int) -> Job:
-    return replace(
-        job, floor=None if job.floor is None else min(job.floor, now), first_seen=min(job.first_seen, now),
-        hashes=tuple((hash, min(since, now)) for hash, since in job.hashes),
-    )  # fmt: skip
 
 
 def _cut(run: Run, now: int, span: int, deadline: int) -> Run:
@@ -365,9 +363,9 @@ def _cut(run: Run, now: int, span: int, deadline: int) -> Run:
 
 
 def forget(ledger: Ledger, now: int, keys: Sequence[RunKey]) -> None:
-    """Drop ended runs; the floor is raised over them, so that no node finds the way free again."""
+    """Drop ended runs; all floors are raised over them, so that no node finds the way free again."""
     for key in keys:
         ledger.drop_run(key)
         job = ledger.jobs.get(key.job)
-        if job is not None and key.kind == "scheduled" and key.slot <= now and key.slot > (job.floor or 0):
-            ledger.put_job(replace(job, floor=key.slot))
+        if job is not None and key.kind == "scheduled" and key.slot <= now:
+            decide(ledger, job, key.slot)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import time
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from zoneinfo import ZoneInfo
@@ -12,10 +13,18 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery import Celery, schedules
 
+from anarchon_celery import chain as chain_module
 from anarchon_celery.chain import CHECKS, KEPT, SUCCESSORS, UNSAID, Chain
 from anarchon_celery.errors import ScheduleError
 from anarchon_celery.schedules import cron, every, fire_times
 from anarchon_celery.slots import DAY, HOUR, MINUTE, Due, Leap, due, first_due, from_iso, iso
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """However slow this machine is, a look ends where the checks do."""
+    monkeypatch.setattr(chain_module, "SECONDS", math.inf)
+
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = from_iso("2026-10-10T12:00:30Z")
@@ -444,3 +453,27 @@ def test_the_key_is_the_same_in_every_process():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == chain(Asked(None)).key
+
+
+def test_a_schedule_that_is_slow_to_answer_is_asked_for_a_while_only_and_further_later(monkeypatch):
+    """Else it would hold up the other jobs of its node."""
+    monkeypatch.setattr(chain_module, "SECONDS", 0.05)
+    slow = Asked(lambda last, now: time.sleep(0.02) or (now - last >= 2_000, 0.1))
+    times = fire_times(slow, timezone=BERLIN)
+    looks = 0
+    while (found := times.next(NOON)) is None:
+        looks += 1
+        assert NOON < times.looked_until(NOON) <= NOON + 2_000
+        assert len(slow.asked) <= 4 * looks
+    assert (NOON + 2_000, None) == (found, times.looked_until(NOON))
+    assert looks >= 5
+    assert [NOON + n * 100 for n in range(21)] == slow.asked, "no check is made twice"
+
+
+def test_a_schedule_that_exits_does_not_end_beat_with_it():
+    def leave(last, now):
+        raise SystemExit("enough")
+
+    with pytest.raises(ScheduleError) as refused:
+        fire_times(Asked(leave), timezone=BERLIN).next(NOON)
+    assert "Asked.is_due() exits: enough" == str(refused.value)

@@ -27,7 +27,7 @@ from rich.console import Console
 
 from anarchon_celery import cli, show
 from anarchon_celery.chain import Chain
-from anarchon_celery.protocol import Node, Offer, Registration, RunKey, Sent, Start
+from anarchon_celery.protocol import Node, Offer, Registration, Run, RunKey, Sent, Start
 from anarchon_celery.schedules import cron, every, once
 from anarchon_celery.slots import HOUR, MINUTE, SECOND, Leap, from_iso, iso
 from anarchon_celery.stores import memory, new_nonce, open_store
@@ -672,11 +672,32 @@ def test_pause_and_resume(desk, monkeypatch):
 def test_pause_again_says_so_and_replaces_the_reason(desk):
     desk.story()
     desk.store.pause("report", reason="deploy", by="ann@host", now=T + 1_100)
-    first, second = desk.run("pause", "report").output.splitlines()
+    first, second = desk.run("pause", "report", "--reason", "the disk").output.splitlines()
     assert first == "report was paused already: deploy (by ann@host, 2026-10-10T12:00:31.100Z)"
-    assert second.startswith("report is paused: no reason given (by ")
+    assert second.startswith("report is paused: the disk (by ")
     (paused,) = desk.json("status")["paused"]
-    assert ("report", "no reason given") == (paused["job"], paused["reason"])
+    assert ("report", "the disk") == (paused["job"], paused["reason"])
+
+
+def test_pause_again_without_a_reason_changes_nothing(desk):
+    desk.story()
+    desk.store.pause("report", reason="deploy", by="ann@host", now=T + 1_100)
+    before = desk.store.jobs()
+    said = "report is paused already: deploy (by ann@host, 2026-10-10T12:00:31.100Z)\n"
+    assert (0, said) == ((result := desk.run("pause", "report")).exit_code, result.output)
+    assert before == desk.store.jobs()
+
+
+def test_pause_without_a_reason_says_that_there_is_none(desk):
+    desk.story()
+    assert desk.run("pause", "report").output.startswith("report is paused: no reason given (by ")
+
+
+def test_a_count_that_stopped_is_not_shown_as_if_it_were_exact():
+    run = Run(job="report", slot=T, state="missed", reason="nobody looked", until=T + HOUR, count=10_000)
+    assert f"nobody looked: at least 10000 slots until {iso(T + HOUR)}" == show.run_as_json(run)["reason"]
+    exact = replace(run, count=9_999)
+    assert f"nobody looked: 9999 slots until {iso(T + HOUR)}" == show.run_as_json(exact)["reason"]
 
 
 def test_resume_of_a_job_that_is_not_paused_says_so(desk):

@@ -701,3 +701,19 @@ def test_redacted_takes_anything(nonsense):
 def test_redacted_hides_any_password(password):
     secret = f"s3cret{password}s3cret"
     assert redacted(f"redis://user:{secret}@host:6379/0?db=1") == "redis://user:***@host:6379/0?db=1"
+
+
+LOCAL = "timezone is not set and enable_utc is False: local times are this host's; set timezone"
+
+
+@pytest.mark.parametrize(
+    ("conf", "warnings"),
+    [
+        ({}, ()),
+        ({"enable_utc": False}, (LOCAL,)),
+        ({"enable_utc": False, "timezone": "Europe/Berlin"}, ()),
+        ({"timezone": "Europe/Berlin"}, ()),
+    ],
+)
+def test_local_times_that_are_those_of_each_host_are_warned_of(conf, warnings):
+    assert warnings == config(anarchon_store="redis://h", **conf).warnings

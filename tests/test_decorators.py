@@ -507,3 +507,13 @@ def test_a_decorator_without_parentheses_is_refused_where_it_is_written(kind, li
             """It would have become a schedule."""
 
     assert line == str(refused.value)
+
+
+def test_above_a_class_a_decorator_is_refused():
+    right = "a task, a function or a method is right"
+    with pytest.raises(ScheduleError) as refused:
+
+        @every("30s")
+        class Reports: ...
+
+    assert f"every('30s') above class Reports: {right}, not a class" == str(refused.value)

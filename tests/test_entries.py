@@ -6,10 +6,12 @@ import logging
 import sys
 import types
 import weakref
+from datetime import datetime, timedelta
 
 import pytest
 from celery import Celery, _state
-from celery.schedules import crontab, schedule
+from celery.beat import BeatLazyFunc
+from celery.schedules import BaseSchedule, crontab, schedule
 
 import anarchon_celery
 from anarchon_celery import Scheduler, cron, decorators, every, register
@@ -563,3 +565,91 @@ def test_what_never_became_a_task_is_said_as_beat_starts(monkeypatch, caplog):
 
 def test_public_names():
     assert {"every", "cron", "once", "register"} <= set(anarchon_celery.__all__)
+
+
+# what no node could work with -------------------------------------------------------------------
+
+
+class Own(BaseSchedule):
+    """A schedule of somebody's own, which is shown as it is told to."""
+
+    def __init__(self, shown):
+        super().__init__(nowfun=datetime.now, app=None)
+        self.shown = shown
+
+    def is_due(self, last_run_at):
+        return False, 60.0
+
+    def __repr__(self):
+        if isinstance(self.shown, Exception):
+            raise self.shown
+        return self.shown
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        (5, "TypeError: __repr__ returned non-string (type int)"),
+        (ValueError("no such repr"), "ValueError: no such repr"),
+        ("\ud800", "its repr() is no text that can be stored: "),
+    ],
+)
+def test_a_schedule_that_cannot_be_named_costs_its_own_job_and_no_other(shown, why):
+    app = new_app(beat_schedule={
+        "own": {"task": "sync", "schedule": Own(shown)}, "other": {"task": "sync", "schedule": "10s"},
+    })  # fmt: skip
+    found, (line,) = planned_jobs(app, Config.of(app))
+    assert ["other"] == list(found)
+    assert line.startswith(f"entry 'own': {why}")
+    assert 1 == len(line.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        ((1, 2), {}, "two() takes 1 positional argument but 2 were given"),
+        ((), {}, "two() missing 1 required positional argument: 'a'"),
+        ((1,), {"b": 2}, "two() got an unexpected keyword argument 'b'"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_task_are_refused_at_once(args, kwargs, why):
+    app = new_app()
+
+    @every("10s", args=args, kwargs=kwargs)
+    @app.task(name="two")
+    def two(a): ...
+
+    said = f"entry 'two' (@every on two): its args and kwargs do not fit task 'two': {why}"
+    assert [said] == refused(app)
+
+
+def test_arguments_that_are_made_later_are_not_looked_at():
+    app = new_app(beat_schedule={"two": {"task": "two", "schedule": 1, "args": [BeatLazyFunc(int), 2]}})
+
+    @app.task(name="two")
+    def two(a): ...
+
+    assert ["two"] == list(jobs(app))
+
+
+def test_nor_are_those_of_a_task_that_takes_anything():
+    app = new_app(beat_schedule={"two": {"task": "two", "schedule": 1, "args": [1, 2]}})
+
+    @app.task(name="two", typing=False)
+    def two(a): ...
+
+    assert ["two"] == list(jobs(app))
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_job_needs_a_name_that_can_be_seen(name):
+    app = new_app(beat_schedule={name: {"task": "sync", "schedule": 1}})
+    assert [f"entry {name!r}: a text of printable characters is right as a name"] == refused(app)
+
+
+@pytest.mark.parametrize("interval", [timedelta.max, "999999999999999999999d", "36501d", 1e300])
+def test_an_interval_beyond_all_measure_is_refused(interval):
+    app = new_app(beat_schedule={"far": {"task": "sync", "schedule": interval}})
+    (line,) = refused(app)
+    assert line.startswith("entry 'far': ")
+    assert 1 == len(line.splitlines())

@@ -113,6 +113,11 @@ NODE_LINES = [
     (
         events.JobNotDue("holidays", "2026-10-10T12:00:30.000Z"),
         "WARNING",
+        "entry 'holidays': its schedule has no fire time after 2026-10-10T12:00:30.000Z",
+    ),
+    (
+        events.JobNotDue("holidays", "2026-10-09T00:00:00.000Z", "2026-10-10T12:00:30.000Z"),
+        "WARNING",
         "entry 'holidays': its schedule is not due before 2026-10-10T12:00:30.000Z, as far as it was asked; "
         "it is asked again then",
     ),

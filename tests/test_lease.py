@@ -25,8 +25,18 @@ from anarchon_celery import HandedOver, LeaseLost, current_lease, events, header
 from anarchon_celery.config import Config, Policy
 from anarchon_celery.errors import StoreError, StoreUnreachable
 from anarchon_celery.keeper import Keeper, keeper_of
-from anarchon_celery.lease import HeldLease, held
-from anarchon_celery.protocol import Node, Offer, Redispatch, Registration, RunKey, Stale, Start, Started
+from anarchon_celery.lease import Cancelled, HeldLease, held
+from anarchon_celery.protocol import (
+    OVERTAKEN,
+    Node,
+    Offer,
+    Redispatch,
+    Registration,
+    RunKey,
+    Stale,
+    Start,
+    Started,
+)
 from anarchon_celery.stores import Store, memory, new_nonce, open_store
 from anarchon_celery.stores.clock import monotonic
 from tests.processes import wait_until
@@ -109,6 +119,20 @@ class Stage:
         if start:
             other = Start(key=run.key, token="another", worker="celery@b:2", lease=30_000)
             assert isinstance(self.store.start(other, now=run.deadline), Started)
+
+    def overtake(self, job: str = "report") -> None:
+        """Let the next slot of the job come due under overlap ``cancel``."""
+        offer = Offer(job=job, slots=(T + 1_000,), overlap="cancel")
+        (claimed,) = self.store.claim("other", [offer], nonce=new_nonce(), now=T + 1_000)
+        assert ["overlap"] == [claim.answer for claim in claimed.claims]
+        assert OVERTAKEN == self.run(job).stop
+
+    def end_elsewhere(self, job: str = "report") -> None:
+        """A beat finds the run past its deadline, and ends it because it was to stop."""
+        run = self.run(job)
+        asked = Redispatch(key=run.key, state=run.state, dispatch=run.dispatch, deadline=run.deadline)
+        (claim,) = self.store.redispatch("other", [asked], nonce=new_nonce(), now=run.deadline)
+        assert "cancelled" == claim.answer
 
     def close(self) -> None:
         for each in list(self.keeper._leases.values()):
@@ -692,6 +716,147 @@ def test_a_lease_out_of_trust_is_lost_where_somebody_took_it_or_nobody_answers(s
     stage.faults.down = True
     stage.keeper.confirm(other)
     assert "it is down" == other.reason
+
+
+# Asked to stop ----------------------------------------------------------------------------------
+
+ASKED = f"asked to stop after N ms: {OVERTAKEN}"
+
+#: Renewed by the test alone.
+QUIET = Policy(lease=30_000, heartbeat=29_000)
+
+
+def test_a_task_that_is_asked_to_stop_is_woken_at_once_and_told_once(stage, log):
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=50))
+    with in_thread(lambda: mine.wait(20)) as raised:
+        stage.overtake()
+        wait_until(lambda: raised, 5)
+    assert [(Cancelled, OVERTAKEN)] == [(type(reason), str(reason)) for reason in raised]
+    assert (OVERTAKEN, True, True, False) == (mine.reason, mine.aborted, mine.cancelled, mine.lost)
+    assert 25 < mine.remaining < 30, "it is its own until it stops"
+    assert raised == [mine.raised]
+    assert [ASKED] == lines(log)
+    assert held_by(stage.keeper, "id-report") is mine, "so that its own end would count"
+    assert ("running", mine.token) == (stage.run().state, stage.run().token), "until its end is recorded"
+
+
+def test_one_that_is_asked_to_stop_does_not_concern_the_others(stage):
+    asked, kept = (stage.start(job, Policy(lease=30_000, heartbeat=50)) for job in ("a", "b"))
+    stage.overtake("a")
+    wait_until(lambda: asked.cancelled)
+    renewed = stage.faults.count("renew")
+    wait_until(lambda: stage.faults.count("renew") > renewed)
+    kept.check()
+    assert (False, False) == (kept.cancelled, kept.lost)
+
+
+def test_a_lost_lease_is_not_one_that_was_asked_to_stop(stage, log):
+    mine = stage.start(policy=QUIET)
+    assert not mine.cancelled
+    stage.keeper.lose(mine, "taken over")
+    stage.keeper.ask_to_stop(mine, OVERTAKEN)
+    assert ("taken over", True, False) == (mine.reason, mine.lost, mine.cancelled)
+    assert ["lease lost after N ms: taken over"] == lines(log), "the first word is the last"
+
+
+def test_one_that_was_asked_to_stop_is_not_lost_on_top_of_it(stage, log):
+    mine = stage.start(policy=QUIET)
+    stage.keeper.ask_to_stop(mine, OVERTAKEN)
+    stage.keeper.ask_to_stop(mine, OVERTAKEN)
+    stage.keeper.lose(mine, "taken over")
+    assert (OVERTAKEN, True) == (mine.reason, mine.cancelled)
+    assert [ASKED] == lines(log)
+
+
+def test_a_task_whose_worker_stops_is_still_asked_to_stop_for_good(stage, log):
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=50))
+    stage.stopping.set()
+    wait_until(lambda: mine.aborted)
+    assert ("the worker stops", False) == (mine.reason, mine.cancelled)
+    stage.overtake()
+    wait_until(lambda: mine.cancelled)
+    with pytest.raises(Cancelled, match=OVERTAKEN):
+        mine.check()
+    assert [ASKED] == lines(log)
+
+
+def test_and_it_is_not_handed_over_afterwards(stage):
+    mine = stage.start(policy=QUIET)
+    stage.keeper.ask_to_stop(mine, OVERTAKEN)
+    assert not mine.tell(HandedOver("the worker stops"))
+    assert mine.cancelled
+
+
+def test_what_is_over_but_for_its_record_is_not_asked_to_stop(stage, log):
+    mine = stage.start(policy=QUIET)
+    assert not mine.body_over
+    mine.body_over = True
+    stage.overtake()
+    stage.keeper.confirm(mine)
+    assert (False, None) == (mine.aborted, mine.reason)
+    assert stage.keeper.holds(mine), "its end is still to come"
+    stage.keeper.finish(mine, "succeeded")
+    assert "succeeded" == stage.run().state
+    assert ["finished in N ms"] == lines(log)
+
+
+def asked(stage) -> HeldLease:
+    """A task that knows that it is to stop."""
+    mine = stage.start(policy=QUIET)
+    stage.overtake()
+    stage.keeper.confirm(mine)
+    assert mine.cancelled
+    return mine
+
+
+def test_its_end_is_recorded_as_cancelled_and_the_next_slot_goes_on(stage, log):
+    stage.keeper.end_cancelled(asked(stage))
+    run = stage.run()
+    assert ("cancelled", OVERTAKEN, 0, None) == (run.state, run.reason, run.crashes, run.deadline)
+    assert "released" == stage.store.run(RunKey("report", T + 1_000)).state
+    assert [ASKED, f"cancelled after N ms: {OVERTAKEN}"] == lines(log)
+
+
+@pytest.mark.parametrize("trouble", ["fails", "lose_answers"])
+def test_its_end_is_recorded_again_and_again_while_the_store_is_away_for_a_moment(stage, log, trouble):
+    mine = asked(stage)
+    getattr(stage.faults, trouble)["finish"] = 3
+    stage.keeper.end_cancelled(mine)
+    assert 4 == stage.faults.count("finish")
+    assert ("cancelled", OVERTAKEN) == (stage.run().state, stage.run().reason)
+    assert [ASKED, f"cancelled after N ms: {OVERTAKEN}"] == lines(log)
+
+
+def test_its_end_that_cannot_be_recorded_is_given_up_and_left_to_its_deadline(stage, log, monkeypatch):
+    monkeypatch.setattr(keeper, "RELEASE_WITHIN", 0.3)
+    mine = asked(stage)
+    stage.faults.down = True
+    before = monotonic()
+    stage.keeper.end_cancelled(mine)
+    assert monotonic() - before < 5
+    assert stage.faults.count("finish") > 1
+    assert [ASKED, "cancelled, but that could not be recorded: it is down"] == lines(log)
+    assert ["ERROR"] == [r.levelname for r in log.records if "recorded" in r.getMessage()]
+    stage.end_elsewhere()
+    assert ("cancelled", OVERTAKEN) == (stage.run().state, stage.run().reason)
+
+
+def test_its_end_that_a_beat_recorded_before_is_that_one(stage, log):
+    mine = asked(stage)
+    stage.end_elsewhere()
+    before = stage.run()
+    stage.keeper.end_cancelled(mine)
+    assert before == stage.run()
+    assert [ASKED, f"lease lost after N ms: {OVERTAKEN}"] == lines(log)
+
+
+def test_a_lease_that_is_given_up_when_it_is_to_stop_is_told_so_and_not_given_back(stage, log):
+    mine = stage.start(policy=QUIET)
+    stage.overtake()
+    stage.keeper.give_up(mine, "the end of trust")
+    assert (True, OVERTAKEN) == (mine.cancelled, mine.reason)
+    assert ("running", 0) == (stage.run().state, stage.faults.count("release"))
+    assert [ASKED] == lines(log)
 
 
 # Processes --------------------------------------------------------------------------------------

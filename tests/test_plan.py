@@ -108,8 +108,9 @@ def test_an_old_node_tells_what_it_remembers_too():
     plan = known(floor=T)
     plan.learn([told(floor=T + MINUTE, first=T - HOUR, supervised=True)])
     expected = Registration(
-        job="report", hash=Interval(MINUTE).key, cursor=T + MINUTE, first_seen=T - HOUR, supervised=True
-    )
+        job="report", hash=Interval(MINUTE).key, cursor=T + MINUTE, effective=T - HOUR,
+        first_seen=T - HOUR, supervised=True,
+    )  # fmt: skip
     assert [expected] == plan.registrations()
 
 
@@ -205,10 +206,13 @@ def test_a_cursor_ahead_of_the_store_goes_back():
     assert (T, T + MINUTE) == (plan.jobs["report"].cursor, plan.next_due())
 
 
-def test_a_schedule_that_ends_is_due_no_more():
-    plan = plan_of(PlannedJob(name="once", times=Times(T), policy=QUIET))
-    plan.learn([told("once", floor=T, first=T - HOUR)])
-    assert (None, []) == (plan.next_due(), plan.due(T + HOUR))
+def test_a_schedule_that_ends_is_due_no_more_and_that_is_said_once(caplog):
+    plan = plan_of(PlannedJob(name="few", times=Times(T), policy=QUIET))
+    for _ in range(2):
+        plan.learn([told("few", floor=T, first=T - HOUR)])
+        assert (None, []) == (plan.next_due(), plan.due(T + HOUR))
+    said = "[anarchon] entry 'few': its schedule has no fire time after 2026-09-21T14:14:00.000Z"
+    assert [said] == [record.getMessage() for record in caplog.records]
 
 
 # What is due ------------------------------------------------------------------------------------
@@ -343,7 +347,7 @@ def once(policy: Policy = QUIET) -> Plan:
     return plan_of(PlannedJob(name="once", times=Once(T), policy=policy))
 
 
-def test_a_job_with_one_time_is_due_then_and_no_more():
+def test_a_job_with_one_time_is_due_then_and_no_more(caplog):
     plan = once()
     plan.learn([told("once", first=T - HOUR)])
     assert T == plan.next_due()
@@ -351,6 +355,7 @@ def test_a_job_with_one_time_is_due_then_and_no_more():
     run = Claim(key=RunKey("once", T), answer="won")
     plan.decided(Claimed(job="once", floor=T, claims=(run,)), T)
     assert (None, []) == (plan.next_due(), plan.due(T + 365 * 24 * HOUR))
+    assert [] == caplog.records, "that is what was asked for"
 
 
 def test_nor_is_it_due_again_for_a_node_that_starts_later():
@@ -454,6 +459,12 @@ def test_a_schedule_that_is_not_due_as_far_as_it_was_asked_is_asked_again_then_a
     assert f"[anarchon] entry 'report': {said}" == record.getMessage()
 
 
+def test_it_is_not_asked_again_before_the_store_would_answer():
+    plan = walking(blind=True)
+    plan.decided(answer((T + 8, "early"), floor=T + 7, wait=2 * HOUR), T)
+    assert T + 2 * HOUR == plan.next_due()
+
+
 # What was decided -------------------------------------------------------------------------------
 
 
@@ -506,28 +517,58 @@ def test_a_slot_that_has_to_wait_is_looked_at_afresh_from_the_stores_floor():
     assert Offer(job="report", slots=(T + HOUR,)) == offered(plan, T + HOUR)
 
 
-def test_a_late_slot_that_waits_for_the_run_before_it_is_offered_again_at_the_next_poll():
-    plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
-    now = T + MINUTE
-    first = offered(plan, now)
-    plan.decided(answer(*((slot, "wait") for slot in first.slots), floor=T), now)
-    assert now + 1_000 == plan.next_due()
-    assert (*first.slots, now + 1_000) == offered(plan, now + 1_000).slots
+def test_a_late_slot_that_waits_is_offered_again_the_later_the_longer_it_waits_but_after_each_poll():
+    plan = known(floor=T, every=MINUTE, policy=Policy(jitter=0, catch_up="all"))
+    now, waits = T + MINUTE + 30 * SECOND, []
+    for _ in range(7):
+        assert (T + MINUTE,) == offered(plan, now).slots
+        plan.decided(answer((T + MINUTE, "wait"), floor=T), now)
+        waits.append((plan.next_due() or 0) - now)
+        now += waits[-1]
+    assert [62, 124, 248, 496, 992, 1_000, 1_000] == waits
 
 
-def test_so_is_one_behind_a_slot_that_was_won():
+def test_a_slot_behind_one_that_was_won_is_offered_again_soon():
     plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
-    offered(plan, T + 2 * SECOND)
+    now = T + 2 * SECOND
+    offered(plan, now)
     said = answer((T + SECOND, "won"), (T + 2 * SECOND, "wait"), floor=T + SECOND)
-    plan.decided(said, T + 2 * SECOND)
-    assert T + 3 * SECOND == plan.next_due()
-    assert (T + 2 * SECOND, T + 3 * SECOND) == offered(plan, T + 3 * SECOND).slots
+    plan.decided(said, now)
+    assert now + 62 == plan.next_due()
+    assert (T + 2 * SECOND,) == offered(plan, now + 62).slots
 
 
-def test_a_run_that_exists_above_the_floor_is_moved_on_from():
+def test_after_a_slot_that_did_not_wait_a_job_is_as_impatient_as_at_first():
+    plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
+    now = T + 20 * SECOND
+    for _ in range(4):
+        offered(plan, now)
+        plan.decided(answer((T + SECOND, "wait"), floor=T), now)
+        now = plan.next_due() or 0
+    offered(plan, now)
+    plan.decided(answer((T + SECOND, "won"), floor=T + SECOND), now)
+    offered(plan, now)
+    plan.decided(answer((T + 2 * SECOND, "wait"), floor=T + SECOND), now)
+    assert now + 62 == plan.next_due()
+
+
+def test_after_its_turn_has_come_a_job_waits_as_briefly_as_at_first():
+    plan = known(floor=T, every=SECOND, policy=Policy(jitter=0, catch_up="all"))
+    now = T + 2 * SECOND
+    for said in ("wait", "wait", "wait"):
+        offered(plan, now)
+        plan.decided(answer((T + SECOND, said), floor=T), now)
+        now = plan.next_due() or 0
+    offered(plan, now)
+    plan.decided(answer((T + SECOND, "won"), (T + 2 * SECOND, "wait"), floor=T + SECOND), now)
+    assert now + 62 == plan.next_due()
+
+
+@pytest.mark.parametrize("said", ["won", "taken", "overlap", "paused", "cancelled"])
+def test_a_run_that_exists_above_the_floor_is_moved_on_from(said):
     plan = known(floor=T)
     offered(plan, T + MINUTE)
-    plan.decided(answer((T + MINUTE, "taken"), floor=T - HOUR), T + MINUTE)
+    plan.decided(answer((T + MINUTE, said), floor=T - HOUR), T + MINUTE)
     assert T + 2 * MINUTE == plan.next_due()
 
 
@@ -622,3 +663,9 @@ def test_a_schedule_that_raises_costs_its_own_job_and_no_other(caplog, asked):
     assert said == [
         "[anarchon] entry 'bad': ArithmeticError: no such moon; this job stays out, the others go on"
     ]
+
+
+def test_an_offer_says_of_which_schedule_its_slots_are():
+    plan = known(floor=T)
+    (registered,) = plan.registrations()
+    assert Interval(MINUTE).key == registered.hash == offered(plan, T + MINUTE).hash

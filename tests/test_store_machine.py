@@ -22,9 +22,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from anarchon_celery.floors import floor_of
 from anarchon_celery.protocol import (
     ACTIVE,
     BUFFERED,
+    REMEMBERED_HASHES,
     Claimed,
     Holding,
     Node,
@@ -78,6 +80,7 @@ nodes = st.sampled_from(NODES)
 picks = st.integers(0, 9)
 mostly = st.sampled_from([True, True, True, False])
 seldom = st.sampled_from([False, False, False, True])
+hashes = st.sampled_from(["h1", "h1", "h2", "h2", "h3", "h4", None])
 overlaps = st.sampled_from(["skip", "queue", "queue", "cancel", "allow"])
 catch_ups = st.sampled_from(["latest", "latest", "all"])
 timeouts = st.sampled_from([SECOND, 10 * SECOND, 5 * MINUTE, 2 * HOUR])
@@ -178,29 +181,46 @@ class TwoStores(RuleBasedStateMachine):
     @rule(
         node=nodes,
         of=st.lists(st.sampled_from(JOBS[:3]), min_size=1, max_size=3, unique=True),
-        hash=st.sampled_from(["h1", "h2", "h3"]),
+        hash=st.sampled_from(["h1", "h1", "h2", "h2", "h3"]),
         cursor=st.sampled_from([None, None, -GRID, HOUR]),
+        effective=st.sampled_from([None, -MINUTE, -DAY, HOUR]),
         first_seen=st.sampled_from([None, -DAY, HOUR]),
         supervised=seldom,
         paused=st.sampled_from([None, None, None, "an upgrade"]),
         again=seldom,
     )
-    def register(self, node, of, hash, cursor, first_seen, supervised, paused, again):
+    def register(self, node, of, hash, cursor, effective, first_seen, supervised, paused, again):
         asked = [
             Registration(
                 job=job, hash=hash, supervised=supervised, paused=paused,
                 cursor=None if cursor is None else self.now + cursor,
+                effective=None if effective is None else self.now + effective,
                 first_seen=None if first_seen is None else self.now + first_seen,
             )
             for job in of
         ]  # fmt: skip
         self.tell("register", node, asked, again=again)
 
+    @rule(node=nodes, job=jobs, hash=st.sampled_from(["h1", "h2", "h3"]), again=seldom)
+    def a_node_goes_on(self, node, job, hash, again):
+        """It remembers what the store told it last, which may be more than the store itself does."""
+        known = next((known.known(hash) for known in self.model.jobs() if known.name == job), None)
+        cursor, since = (self.now, self.now) if known is None else (known.floor or known.since, known.since)
+        asked = Registration(job=job, hash=hash, cursor=cursor, effective=since, first_seen=self.now - HOUR)
+        self.tell("register", node, [asked], again=again)
+
+    @precondition(lambda self: self.names > 8)
+    @rule(node=nodes, job=jobs, number=st.integers(2, 9), really=seldom)
+    def the_schedule_changes_again_and_again(self, node, job, number, really):
+        for step in range(number if really else 0):
+            self.tell("register", node, [Registration(job=job, hash=f"h{step + 4}")])
+
     @rule(
         node=nodes,
         offered=st.lists(
             st.tuples(
                 jobs,
+                hashes,
                 st.lists(st.sampled_from([0, -1, -2, 1]), max_size=3, unique=True),
                 st.sampled_from([0, 0, 1, 2]),
                 st.sampled_from([0, 0, 0, 2, 5]),
@@ -221,14 +241,15 @@ class TwoStores(RuleBasedStateMachine):
             for claim in answer.claims:
                 self.nonces[claim.key].append(nonce)
 
-    def offer(self, job, steps, late, leapt, overlap, catch_up, chain, timeout) -> Offer:
+    def offer(self, job, hash, steps, late, leapt, overlap, catch_up, chain, timeout) -> Offer:
         here = self.now // GRID * GRID
         slots = tuple(sorted(here + step * GRID for step in steps))
         before = slots[0] if slots else here
         leap = Leap(first=before - leapt * GRID, last=before - GRID, count=leapt) if leapt else None
-        floor = next((known.floor for known in self.model.jobs() if known.name == job), None)
+        floor = next((floor_of(known, hash) for known in self.model.jobs() if known.name == job), None)
         return Offer(
-            job=job, slots=slots, late=min(late, len(slots)), leap=leap, overlap=overlap, catch_up=catch_up,
+            job=job, hash=hash, slots=slots, late=min(late, len(slots)), leap=leap,
+            overlap=overlap, catch_up=catch_up,
             chained=chain is not None, after=floor if chain == "floor" else before - GRID if chain else None,
             claim_timeout=timeout,
         )  # fmt: skip
@@ -286,15 +307,16 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(
         job=jobs,
+        hash=hashes,
         overlap=overlaps,
         supervised=mostly,
         goes=st.sampled_from(["claimed", "queued", "running", "running"]),
         lease=timeouts,
     )
-    def a_slot_comes_due(self, job, overlap, supervised, goes, lease):
+    def a_slot_comes_due(self, job, hash, overlap, supervised, goes, lease):
         self.now = (self.now // GRID + 1) * GRID
         key, nonce = RunKey(job, self.now), self.new("n")
-        offer = Offer(job=job, slots=(key.slot,), overlap=overlap)
+        offer = Offer(job=job, hash=hash, slots=(key.slot,), overlap=overlap)
         self.nonces[key].append(nonce)
         if not self.tell("claim", "one:1", [offer], nonce=nonce)[0].claims[0].won or goes == "claimed":
             return
@@ -478,6 +500,13 @@ class TwoStores(RuleBasedStateMachine):
         for expected, actual in zip(self.model.nodes(), self.other.nodes(), strict=True):
             assert expected == replace(actual, seen=expected.seen)
             assert abs(actual.seen - expected.seen) < SEEN_EVERY
+
+    @invariant()
+    def no_schedule_is_decided_further_than_its_job(self):
+        for job in self.model.jobs():
+            floors = [known.floor for known in job.hashes if known.floor is not None]
+            assert floors == [] or max(floors) <= job.floor
+            assert len({known.hash for known in job.hashes}) == len(job.hashes) <= REMEMBERED_HASHES
 
     @invariant()
     def every_active_run_has_one_deadline_and_no_other_has(self):

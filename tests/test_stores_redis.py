@@ -242,6 +242,28 @@ def test_an_unreadable_job_is_learnt_back(store, client, caplog):
     assert [f"{PREFIX}:job:second" in line for line in caplog.messages] == [True]
 
 
+@pytest.mark.parametrize(
+    "hashes",
+    [
+        '[["h"', "5", "null", "{}", "[5]", '["h"]', '[["h", 1]]', '[["h", "soon", null]]',
+        '[["h", 1.5, null]]', '[["h", 1, "high"]]', '[["h", 1, 1.5]]', '[["h", 1, false]]', "[[1, 1, null]]",
+        '[["h", 1, null], null]', '[["g", 1, null], ["h", 1]]',
+    ],
+)  # fmt: skip
+def test_schedules_that_cannot_be_read_are_learnt_back(hashes, store, client):
+    begin(store)
+    client.hset(f"{PREFIX}:job:second", "hashes", hashes)
+    answers = [claim.answer for claim in claim(store, nonce="n2", slot=T + 1)]
+    assert answers == ["overlap", "unknown", "overlap"]
+    assert [job.hashes for job in store.jobs() if job.name == "second"] == [()]
+    store.expired(BEAT, 1, now=T + 10_000)
+    store.expired(BEAT, 1, now=T)
+    store.prune(history=0, most=0, now=T)
+    (known,) = store.register(BEAT, [Registration(job="second", hash="h", cursor=T - 1)], now=T + 1)
+    assert (known.floor, known.effective) == (T, T)
+    assert [job.hashes for job in store.jobs() if job.name == "second"] == [(("h", T, T),)]
+
+
 def test_keys_of_another_type_break_nobody_else(store, client):
     bad = begin(store)[1].key
     for name in (name_of(bad), f"{PREFIX}:job:third"):

@@ -313,7 +313,9 @@ def test_many_processes_make_one_store_at_once(file, store):
 EDITS = [
     ("runs", "state", "runing"), ("runs", "fence", -1), ("runs", "deadline", "soon"),
     ("runs", "deadline", None), ("runs", "attempt", 1.5), ("runs", "token", b"\xff"),
-    ("jobs", "hashes", '{"h": '), ("jobs", "hashes", '[["h", "soon"]]'), ("jobs", "hashes", "null"),
+    ("jobs", "hashes", '{"h": '), ("jobs", "hashes", '[["h", "soon", null]]'), ("jobs", "hashes", "null"),
+    ("jobs", "hashes", '[["h", 1]]'), ("jobs", "hashes", '[["h", 1, "high"]]'), ("jobs", "hashes", "[5]"),
+    ("jobs", "hashes", '[[1, 1, null]]'), ("jobs", "hashes", '[["h", 1, 1.5]]'),
     ("jobs", "fence", -1), ("jobs", "supervised", 7), ("jobs", "floor", "high"),
 ]  # fmt: skip
 
@@ -346,7 +348,7 @@ def test_nodes_teach_an_edited_job_to_the_store_again(file, store):
     asked = Registration(job="report", hash="h", cursor=T, first_seen=T - HOUR, supervised=True)
     store.register(BEAT, [asked], now=T + MINUTE)
     (job,) = store.jobs()
-    assert (job.hashes, job.floor, job.supervised) == ((("h", T - HOUR),), T, True)
+    assert (job.hashes, job.floor, job.supervised) == ((("h", T - HOUR, T),), T, True)
     assert claim(store, "report", slot=T + MINUTE, now=T + MINUTE) == ["overlap"]
 
 

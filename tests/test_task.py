@@ -11,6 +11,7 @@ import re
 import secrets
 import threading
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from zoneinfo import ZoneInfo
@@ -26,6 +27,7 @@ from anarchon_celery import HandedOver, LeaseLost, Scheduler, Task, current_leas
 from anarchon_celery import lease as lease_module
 from anarchon_celery import task as task_module
 from anarchon_celery.config import Config
+from anarchon_celery.errors import StoreUnreachable
 from anarchon_celery.protocol import OVERTAKEN, Node, Offer, Redispatch, RunKey, Start, Started
 from anarchon_celery.slots import iso
 from anarchon_celery.stores import memory, new_nonce, open_store
@@ -972,6 +974,23 @@ def test_of_a_lost_run_nothing_is_stored_and_nothing_published(stage, log, ends)
     assert [STARTED, "lease lost after N ms: taken over as attempt 2"] == lines(log)
 
 
+def test_a_lost_run_that_its_pool_ends_while_the_worker_stops_is_lost_and_not_handed_over(
+    stage, log, stop_the_worker
+):
+    @stage.task()
+    def job(self):
+        stage.take_over(key)
+        wait_until(lambda: self.lease.aborted)
+        stop_the_worker()
+        raise SystemExit
+
+    key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
+    with pytest.raises(SystemExit):
+        stage.deliver()
+    assert ("running", "another") == (stage.run(key).state, stage.run(key).token)
+    assert [STARTED, "lease lost after N ms: taken over as attempt 2"] == lines(log)
+
+
 def test_of_a_run_that_was_kept_the_link_is_published(stage):
     @stage.task("proj.link")
     def link(self, result):
@@ -1091,8 +1110,8 @@ ASKED = f"asked to stop after N ms: {OVERTAKEN}"
 CANCELLED = f"cancelled after N ms: {OVERTAKEN}"
 
 
-@pytest.mark.parametrize("ends", ["by check", "by wait", "with a result", "with an error", "in a retry"])
-def test_a_run_that_is_asked_to_stop_ends_as_cancelled_however_its_body_ends(stage, log, ends):
+@pytest.mark.parametrize("ends", ["by check", "by wait", "by check, swallowed", "in a retry"])
+def test_a_run_that_is_asked_to_stop_and_does_ends_as_cancelled(stage, log, ends):
     @stage.task("proj.link")
     def link(self, result):
         stage.log.append("linked")
@@ -1106,8 +1125,9 @@ def test_a_run_that_is_asked_to_stop_ends_as_cancelled_however_its_body_ends(sta
         assert OVERTAKEN == self.lease.reason
         if ends == "by check":
             self.lease.check()
-        if ends == "with an error":
-            raise ValueError
+        if ends == "by check, swallowed":
+            with suppress(LeaseLost):
+                self.lease.check()
         if ends == "in a retry":
             raise self.retry(countdown=1)
         return "late"
@@ -1123,6 +1143,60 @@ def test_a_run_that_is_asked_to_stop_ends_as_cancelled_however_its_body_ends(sta
     assert key.slot < next_one.slot, "the slot that waited for it is promoted"
 
 
+@pytest.mark.parametrize(
+    ("ends", "state", "line"),
+    [
+        ("with a result", "succeeded", "finished in N ms"),
+        ("with an error", "failed", "failed after N ms: KeyError: 5"),
+    ],
+)
+def test_a_run_that_was_asked_to_stop_and_came_to_its_own_end_ended_so(stage, log, ends, state, line):
+    """It was still its own, and what it did is done."""
+
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        wait_until(lambda: self.lease.aborted)
+        if ends == "with an error":
+            raise KeyError(5)
+        return "done"
+
+    key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
+    assert ("SUCCESS" if state == "succeeded" else "FAILURE") == stage.deliver().state
+    assert state == stage.run(key).state
+    assert [STARTED, ASKED, line] == lines(log)
+    (next_one,) = stage.store.runs(state="released")
+    assert key.slot < next_one.slot, "the slot that waited for it is promoted"
+
+
+def test_a_body_that_was_asked_to_stop_and_outlives_its_trust_is_cancelled(stage, log):
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        wait_until(lambda: self.lease.aborted)
+        self.lease.trusted_until = 0.0
+        return "late"
+
+    key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
+    assert "PENDING" == stage.deliver().state
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
+    assert [STARTED, ASKED, CANCELLED] == lines(log)
+
+
+def test_a_run_that_is_asked_to_stop_is_renewed_no_more(stage):
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        wait_until(lambda: self.lease.aborted)
+        asked = stage.run(key).deadline
+        time.sleep(0.2)  # several heartbeats
+        stage.log.append(stage.run(key).deadline == asked)
+
+    key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
+    stage.deliver()
+    assert [True] == stage.log
+
+
 def test_a_task_that_is_asked_to_stop_is_told_by_a_lost_lease(stage):
     @stage.task()
     def job(self):
@@ -1130,12 +1204,12 @@ def test_a_task_that_is_asked_to_stop_is_told_by_a_lost_lease(stage):
         try:
             self.lease.wait(15)
         except LeaseLost as told:
-            stage.log.append((str(told), self.lease.remaining))
+            stage.log.append((str(told), self.lease.remaining > 8))
             raise
 
     key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
     stage.deliver()
-    assert [(OVERTAKEN, 0.0)] == stage.log
+    assert [(OVERTAKEN, True)] == stage.log, "which is its own until it stops"
 
 
 def test_a_run_that_is_asked_to_stop_when_its_body_is_over_ends_as_it_did(stage, log):
@@ -1172,6 +1246,123 @@ def test_a_run_that_is_asked_to_stop_and_ended_by_its_pool_is_cancelled(stage, l
         stage.deliver()
     assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
     assert [STARTED, ASKED, CANCELLED] == lines(log)
+
+
+def test_that_it_was_asked_to_stop_counts_for_more_than_that_its_worker_stops(stage, log, stop_the_worker):
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        wait_until(lambda: self.lease.aborted)
+        stop_the_worker()
+        raise SystemExit
+
+    key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
+    with pytest.raises(SystemExit):
+        stage.deliver()
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
+    assert [STARTED, ASKED, CANCELLED] == lines(log)
+    ((_, mine),) = keeper._keepers.values()
+    assert {} == mine._leases
+
+
+@pytest.mark.parametrize("swallowed", ["returns", "raises", "retries"])
+def test_a_run_whose_body_swallows_that_it_is_to_stop_is_cancelled_all_the_same(stage, log, swallowed):
+    @stage.task(autoretry_for=(Exception,), default_retry_delay=0)
+    def job(self):
+        stage.overtake(key)
+        try:
+            self.lease.wait(15)
+        except Exception as stopped:
+            if swallowed == "raises":
+                raise ValueError("in the middle") from stopped
+            if swallowed == "retries":
+                raise self.retry(countdown=0) from stopped
+        return "half a report"
+
+    key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
+    assert ("PENDING", None) == (stage.deliver().state, stage.result.result), "nothing is stored"
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
+    assert [] == stage.messages()
+    assert [STARTED, ASKED, CANCELLED] == lines(log)
+
+
+def test_a_run_whose_worker_stops_first_is_cancelled_if_it_is_asked_to_stop(stage, log, stop_the_worker):
+    @stage.task()
+    def job(self):
+        stop_the_worker()
+        wait_until(lambda: self.lease.aborted)
+        stage.overtake(key)
+        wait_until(lambda: self.lease.reason == OVERTAKEN)
+        self.lease.check()
+
+    key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
+    stage.deliver()
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
+    assert [STARTED, ASKED, CANCELLED] == lines(log)
+
+
+def test_a_run_that_hands_over_unaware_that_it_is_to_stop_ends(stage, stop_the_worker):
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        stop_the_worker()
+        self.lease.wait(15)
+
+    key = stage.dispatch(anarchon={"lease": 60, "heartbeat": 30})
+    stage.deliver()
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason), "and no attempt follows"
+
+
+def test_a_run_that_retries_unaware_that_it_is_to_stop_ends(stage):
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        raise self.retry(countdown=1)
+
+    key = stage.dispatch(anarchon={"lease": 60, "heartbeat": 30})
+    assert ("PENDING", None) == (stage.deliver().state, stage.result.result)
+    assert ("cancelled", OVERTAKEN) == (stage.run(key).state, stage.run(key).reason)
+    assert [] == stage.messages()
+
+
+def test_a_run_that_is_asked_to_stop_is_not_given_back(stage, starved):
+    released = []
+    release = starved.store.release
+
+    def release_and_note(*args, **kwargs):
+        released.append(args)
+        return release(*args, **kwargs)
+
+    starved.store.release = release_and_note
+
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        starved.confirm(self.lease)
+        self.lease.check()
+
+    key = stage.dispatch()
+    stage.deliver()
+    assert ("cancelled", []) == (stage.run(key).state, released)
+
+
+def test_an_end_as_cancelled_that_cannot_be_recorded_is_said_so(stage, log, starved, monkeypatch):
+    monkeypatch.setattr(keeper, "RELEASE_WITHIN", 0.1)
+
+    def away(*args, **kwargs):
+        raise StoreUnreachable("it is down")
+
+    @stage.task()
+    def job(self):
+        stage.overtake(key)
+        starved.confirm(self.lease)
+        starved.store.finish = away
+        self.lease.check()
+
+    key = stage.dispatch()
+    assert ("PENDING", None) == (stage.deliver().state, stage.result.result)
+    assert ("running", OVERTAKEN) == (stage.run(key).state, stage.run(key).stop)
+    assert [STARTED, ASKED, "cancelled, but that could not be recorded: it is down"] == lines(log)
 
 
 def test_a_run_that_gives_up_before_it_is_told_to_stop_is_cancelled_too(stage, log):

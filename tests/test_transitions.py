@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anarchon_celery.ledger import Ledger
 from anarchon_celery.protocol import (
@@ -16,6 +18,7 @@ from anarchon_celery.protocol import (
     Claim,
     Holding,
     Job,
+    KnownSchedule,
     Offer,
     Redispatch,
     Registration,
@@ -47,7 +50,7 @@ from anarchon_celery.transitions import (
 MINUTE = 60_000
 T = 1_790_000_000_000
 KEY = RunKey("report", T)
-JOB = Job(name="report", hashes=(("h1", T),), first_seen=T, seen=T)
+JOB = Job(name="report", hashes=(KnownSchedule("h1", T),), first_seen=T, seen=T)
 CLAIMED = Run(job="report", slot=T, nonce="n1", claimed_at=T, deadline=T + 10_000, span=10_000)
 RUNNING = replace(
     CLAIMED, state="running", attempt=1, fence=T * 1000, token="t1", lease=30_000,
@@ -160,7 +163,7 @@ def test_hashes_are_remembered_the_latest_ones():
     for number in range(REMEMBERED_HASHES + 2):
         register(books, T + number, [Registration(job="report", hash=f"h{number}")])
     assert [f"h{number}" for number in range(2, REMEMBERED_HASHES + 2)] == [
-        hash for hash, _ in books.jobs["report"].hashes
+        known.hash for known in books.jobs["report"].hashes
     ]
     assert books.jobs["report"].first_seen == T
 
@@ -196,6 +199,54 @@ def test_a_run_that_was_ever_started_is_queued_even_if_its_job_is_unknown():
     assert books.runs[KEY].state == "queued"
 
 
+# Nodes with several schedules -------------------------------------------------------------------
+
+
+@dataclass
+class Beat:
+    """A node that knows one schedule, and looks now and then at what came due."""
+
+    hash: str
+    every: int
+    cursor: int = 0
+
+    def slots(self, after: int, until: int) -> range:
+        return range(after // self.every * self.every + self.every, until + 1, self.every)
+
+    def look(self, books: Ledger, now: int, nonce: str, overlap: str) -> list[RunKey]:
+        """Offer what this node takes for undecided; return what it won."""
+        slots = tuple(self.slots(self.cursor, now))
+        offer = Offer(job="report", slots=slots, hash=self.hash, overlap=overlap)
+        (claimed,) = claim(books, now, self.hash, nonce, [offer])
+        assert {"won", "taken", "overlap", "cancelled"} >= {one.answer for one in claimed.claims}
+        self.cursor = max([self.cursor, claimed.floor or 0, *slots])
+        return [one.key for one in claimed.claims if one.won]
+
+    def register(self, books: Ledger, now: int) -> None:
+        (known,) = register(books, now, [Registration(job="report", hash=self.hash)])
+        self.cursor = max(known.floor or 0, known.effective)
+
+
+looks = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 25)), max_size=30)
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel", "allow"])
+@given(looks=looks)
+def test_whoever_looks_when_each_slot_of_each_schedule_is_decided_once(overlap, looks):
+    """During a deploy, by nodes that come late for their jitter, or because they were stalled."""
+    beats = [Beat("h1", 10), Beat("h1", 10), Beat("h2", 15), Beat("h2", 15)]
+    books, now, won = Ledger(), 1000, []
+    for beat in beats:
+        beat.register(books, now)
+    for number, (which, wait) in enumerate([*looks, *((which, 0) for which in range(4))]):
+        now += wait
+        won += beats[which].look(books, now, f"n{number}", overlap)
+    expected = {*beats[0].slots(1000, now), *beats[2].slots(1000, now)}
+    assert sorted(expected) == sorted(run.slot for run in books.runs.values())
+    assert len(won) == len(set(won))
+    assert set(won) == set(books.runs) or overlap != "allow"
+
+
 # The ledger's books -----------------------------------------------------------------------------
 
 
@@ -210,12 +261,12 @@ def test_every_state_is_active_or_ended_or_waits():
 def test_a_ledger_knows_what_a_step_changed():
     books = ledger()
     claim(books, T, "one:1", "n1", [Offer(job="report", slots=(T,))])
-    assert {"report": replace(JOB, floor=T)} == books.changed_jobs
+    assert {"report": replace(JOB, floor=T, hashes=(KnownSchedule("h1", T, T),))} == books.changed_jobs
     assert {KEY: replace(CLAIMED, node="one:1")} == books.changed_runs
 
 
 def test_a_refusal_changes_nothing():
-    books = ledger(RUNNING, job=replace(JOB, floor=T))
+    books = ledger(RUNNING, job=replace(JOB, floor=T, hashes=(KnownSchedule("h1", T, T),)))
     claim(books, T + 1, "one:1", "n2", [Offer(job="report", slots=(T, T + 9))])
     start(books, T, ask("t2"))
     finish(books, T, KEY, "t2", "failed", None)

@@ -8,8 +8,9 @@ key                               type    content
 {anarchon}:run:<kind>:<slot>:<j>  hash    a run: the fields of :class:`~anarchon_celery.protocol.Run`;
                                           one that is absent has its default
 {anarchon}:job:<job>              hash    a job: first_seen, seen, floor, fence, supervised (``1``),
-                                          hashes (JSON: ``[[hash, first seen], …]``); while it is
-                                          paused: paused (the reason), paused_by, paused_at
+                                          hashes (JSON: ``[[hash, since, floor or null], …]``, the
+                                          newest last); while it is paused: paused (the reason),
+                                          paused_by, paused_at
 {anarchon}:jobs                   set     the names of all jobs
 {anarchon}:nodes                  hash    incarnation → JSON: name, kind, seen
 {anarchon}:meta                   hash    version of what is described here, identity, created, latest
@@ -91,6 +92,7 @@ _WORDS = {
     "GONE_AFTER": protocol.GONE_AFTER,
     "REMEMBERED_HASHES": protocol.REMEMBERED_HASHES,
     "BUFFERED": protocol.BUFFERED,
+    "LEAPT": protocol.LEAPT,
     "OVERTAKEN": protocol.OVERTAKEN,
 }
 
@@ -147,7 +149,7 @@ class RedisStore(Store):
         self, node: Node, registrations: Sequence[Registration], *, now: int | None = None
     ) -> list[Registered]:
         """See :meth:`Store.register`."""
-        remembered = ("cursor", "first_seen", "supervised", "paused")
+        remembered = ("cursor", "effective", "first_seen", "supervised", "paused")
         jobs = [given(one, "job", "hash", *remembered) for one in registrations]
         answers = self._call("register", now, node=given(node, "id", "name", "kind"), jobs=jobs)
         return [

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from .. import transitions
+from .. import claiming, transitions
 from ..errors import StoreError, StoreUnreachable, StoreUnusable
 from ..ledger import Ledger
 from ..protocol import (
@@ -228,7 +228,7 @@ class SqlStore(Store):
     ) -> list[Claimed]:
         """See :meth:`Store.claim`."""
         keys = [RunKey(offer.job, slot) for offer in offers for slot in offer.slots]
-        keys += [RunKey(offer.job, offer.leap.first) for offer in offers if offer.leap is not None]
+        keys += [key for offer in offers for key in claiming.keys_of_leap(offer)]
         return self._step(
             now,
             lambda ledger, now: transitions.claim(ledger, now, node, nonce, offers),

@@ -39,7 +39,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from ..errors import StoreUnusable
-from ..protocol import ACTIVE, BUFFERED, ENDED, Job, Node, Run
+from ..protocol import ACTIVE, BUFFERED, ENDED, Job, KnownSchedule, Node, Run
 from .dialects import Dialect
 
 #: Of the tables' shape: who changes a column raises it, and says how to upgrade.
@@ -140,17 +140,19 @@ def _bool(name: str, cell: int) -> bool:
     return bool(cell)
 
 
-def _pairs(name: str, cell: str) -> tuple[tuple[str, int], ...]:
+def _schedules(name: str, cell: str) -> tuple[KnownSchedule, ...]:
     try:
-        pairs = tuple((text, number) for text, number in json.loads(cell))
+        known = tuple(KnownSchedule(hash, since, floor) for hash, since, floor in json.loads(cell))
     except (TypeError, ValueError):
         raise unreadable(name, cell) from None
-    if not all(type(text) is str and type(number) is int for text, number in pairs):
+    if not all((type(hash), type(since)) == (str, int) for hash, since, _ in known):
         raise unreadable(name, cell)
-    return pairs
+    if not all(type(floor) in (int, type(None)) for _, _, floor in known):
+        raise unreadable(name, cell)
+    return known
 
 
-_READ: dict[str, Callable[[str, Any], Any]] = {"bool": _bool, "tuple": _pairs}
+_READ: dict[str, Callable[[str, Any], Any]] = {"bool": _bool, "tuple": _schedules}
 
 
 def _written(cell: Any) -> Any:

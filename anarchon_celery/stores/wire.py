@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from ..protocol import Claim, Claimed, Job, Offer, Run, RunKey
+from ..protocol import Claim, Claimed, Job, KnownSchedule, Offer, Run, RunKey
 
 #: The fields of a run, and which are numbers: a fence comes as text, having too many digits for Lua's JSON.
 _FIELDS = tuple((field.name, str(field.type).startswith("int")) for field in fields(Run))
@@ -24,7 +24,7 @@ def named(key: RunKey) -> dict[str, Any]:
 def offered(offer: Offer) -> dict[str, Any]:
     """Return an offer."""
     asked = given(
-        offer, "job", "slots", "late", "overlap", "catch_up", "chained", "after", "claim_timeout"
+        offer, "job", "slots", "hash", "late", "overlap", "catch_up", "chained", "after", "claim_timeout"
     )
     if offer.leap is not None:
         asked["leap"] = given(offer.leap, "first", "last", "count")
@@ -67,5 +67,5 @@ def run_of(record: dict[str, Any]) -> Run:
 
 def job_of(record: dict[str, Any]) -> Job:
     """Read a job."""
-    hashes = tuple((str(name), int(since)) for name, since in items(record.pop("hashes")))
+    hashes = tuple(KnownSchedule(*known) for known in items(record.pop("hashes")))
     return Job(**(record | {"fence": int(record["fence"]), "hashes": hashes}))

@@ -4,8 +4,8 @@ As in test_peers.py a test is named after project and issue. The beats, the memo
 broker are the real ones; time passes as the test says. What is asserted is what was published and what the
 store has recorded, not what was computed on the way.
 
-Elsewhere: that of two nodes one publishes a slot (celery#2856, django-celery-beat#337) and that each skip has a
-record and a line (apscheduler#112) is in tests/test_scheduler.py; a node that is killed for real, in
+Elsewhere: that of two nodes one publishes a slot (celery#2856, django-celery-beat#337) and that each skip has
+a record and a line (apscheduler#112) is in tests/test_scheduler.py; nodes that are killed for real are in
 tests/cluster.
 """
 

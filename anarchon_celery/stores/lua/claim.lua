@@ -1,5 +1,5 @@
 -- claim: decide the slots of each job, in their order; of all nodes that offer one, one wins.
--- Asked: node, nonce; offers [{job, slots [oldest first], late, leap? {first, last, count}, overlap,
+-- Asked: node, nonce; offers [{job, slots [oldest first], hash?, late, leap? {first, last, count}, overlap,
 --        catch_up, chained, after?, claim_timeout}]
 -- Answers: [{floor?, claims [{answer, wait?, run?}], missed?, ended [run]}]
 -- Keys: job:<job>, active:<job>, buffered:<job>, run:scheduled:<slot>:<job> and the indexes of runs
@@ -34,27 +34,56 @@ local function met_again(run)
   return {answer = is_own and answer_before(run) or 'taken', run = run}
 end
 
+-- What is known from one slot of an offer to the next --------------------------------------------
+-- `deciding`: {offer, job, schedules, schedule? (the offer's), bound (whose floor counts: the schedule's, or
+-- the job's where none is named or known), ended: runs, has_to_wait}
+
+local function new_deciding(offer, job, schedules)
+  local schedule = schedule_by(schedules, offer.hash)
+  return {
+    offer = offer, job = job, schedules = schedules, schedule = schedule, bound = schedule or job, ended = {},
+    has_to_wait = false,
+  }
+end
+
+local function raise_to(deciding, slot) raise(deciding.job, deciding.schedules, slot, deciding.schedule) end
+
 -- The leap --------------------------------------------------------------------------------------
 
 -- Whether others decided part of what this node wants to pass over: it must look again.
-local function is_out_of_date(leap, job)
-  return leap and job.floor and job.floor >= leap.first and job.floor < leap.last
+local function is_out_of_date(leap, floor)
+  return leap and floor and floor >= leap.first and floor < leap.last
 end
 
+-- Where its record may stand: at its first slot, beside that if it ran for another schedule.
+local KINDS_OF_LEAP = {'scheduled', LEAPT}
+
 -- The record of the leap, if this very call wrote it and its answer was lost.
-local function missed_before(leap, job)
-  local run = leap and find_run({job = job.name, slot = leap.first, kind = 'scheduled'})
-  return run and run.state == 'missed' and run.nonce == asked.nonce and run or nil
+local function missed_before(offer)
+  for _, kind in ipairs(offer.leap and KINDS_OF_LEAP or {}) do
+    local run = find_run({job = offer.job, slot = offer.leap.first, kind = kind})
+    if run and run.state == 'missed' and run.nonce == asked.nonce then return run end
+  end
+end
+
+local function free_for_leap(deciding)
+  for place, kind in ipairs(KINDS_OF_LEAP) do
+    -- Of one schedule: the first has a run if the clock went back, and they were decided before.
+    if place > #deciding.schedules then return nil end
+    local one = {job = deciding.job.name, slot = deciding.offer.leap.first, kind = kind}
+    local run, is_unreadable = find_run(one)
+    if not run and not is_unreadable then return one end
+  end
 end
 
 -- Write the one record of the slots that nobody will run, and raise the floor over them.
-local function record_leap(leap, job)
+local function record_leap(deciding)
+  local offer, leap, floor = deciding.offer, deciding.offer.leap, deciding.bound.floor
   if not leap or leap.last > now then return nil end
-  if job.floor and job.floor >= leap.last then return missed_before(leap, job) end
-  local run, is_unreadable = find_run({job = job.name, slot = leap.first, kind = 'scheduled'})
-  job.floor = leap.last
-  if run or is_unreadable then return nil end
-  return put_run({job = job.name, slot = leap.first, kind = 'scheduled'}, {
+  if floor and floor >= leap.last then return missed_before(offer) end
+  raise_to(deciding, leap.last)
+  local record = free_for_leap(deciding)
+  return record and put_run(record, {
     state = 'missed', trigger = 'catch-up', dispatch = 0, node = asked.node, nonce = asked.nonce,
     finished_at = now, reason = 'came due while no node was looking',
     ['until'] = leap.last, count = leap.count,
@@ -62,10 +91,21 @@ local function record_leap(leap, job)
 end
 
 -- One slot after the other ----------------------------------------------------------------------
--- `deciding` is what is known from one slot of an offer to the next: {offer, job, ended: runs, has_to_wait}
 
 local function end_earlier(deciding, run, state, reason)
   deciding.ended[#deciding.ended + 1] = end_for_another(run, {state = state, reason = reason})
+end
+
+-- Whether a later slot, of another schedule, has the place that this one would take.
+local function is_overtaken(offer, slot)
+  for _, what in ipairs(offer.overlap == 'cancel' and {'buffered', 'active'} or {'buffered'}) do
+    for _, member in ipairs(oldest_first(what, offer.job)) do
+      local one = named(member)
+      local run = one.kind == 'scheduled' and one.slot > slot and find_run(one)
+      if run and what_is(run.state) == what then return true end
+    end
+  end
+  return false
 end
 
 -- One slot of a job waits, the newest: it takes the place of an older one.
@@ -105,7 +145,7 @@ end
 
 local function by_policy(deciding, new, busy)
   local offer = deciding.offer
-  if busy and offer.overlap == 'skip' then return skip(new, 'overlap') end
+  if busy and (offer.overlap == 'skip' or is_overtaken(offer, new.slot)) then return skip(new, 'overlap') end
   if busy then
     displace(deciding)
     if offer.overlap == 'cancel' then overtake(deciding) end
@@ -115,16 +155,19 @@ local function by_policy(deciding, new, busy)
 end
 
 local function decide(deciding, slot, is_late)
-  local offer, job = deciding.offer, deciding.job
+  local offer, job, floor = deciding.offer, deciding.job, deciding.bound.floor
   local new = {job = job.name, slot = slot, kind = 'scheduled'}
   local run, is_unreadable = find_run(new)
-  if run or is_unreadable or (job.floor and slot <= job.floor) then return met_again(run) end
+  if run or is_unreadable or (floor and slot <= floor) then
+    if not deciding.has_to_wait and slot <= now then raise_to(deciding, slot) end
+    return met_again(run)
+  end
   if slot > now then return {answer = 'early', wait = slot - now} end
   local busy = not job.paused and is_busy(offer)
   -- Whatever is behind a late slot that waits is late too.
   if is_late and busy and offer.catch_up == 'all' then deciding.has_to_wait = true end
   if deciding.has_to_wait then return {answer = 'wait'} end
-  job.floor = slot
+  raise_to(deciding, slot)
   new.node, new.nonce, new.claimed_at = asked.node, asked.nonce, now
   new.trigger = is_late and 'catch-up' or 'scheduled'
   if job.paused then return skip(new, 'paused') end
@@ -134,13 +177,13 @@ end
 -- One offer after the other ---------------------------------------------------------------------
 
 -- The slots were computed from another floor: by this very call if its answer was lost, else too early.
-local function chain_is_broken(offer, job)
+local function chain_is_broken(offer, floor)
   local claims = {}
   for place, slot in ipairs(offer.slots) do
-    local run = find_run({job = job.name, slot = slot, kind = 'scheduled'})
+    local run = find_run({job = offer.job, slot = slot, kind = 'scheduled'})
     claims[place] = run and run.nonce == asked.nonce and met_again(run) or {answer = 'wait'}
   end
-  return {floor = job.floor, claims = claims, missed = missed_before(offer.leap, job), ended = {}}
+  return {floor = floor, claims = claims, missed = missed_before(offer), ended = {}}
 end
 
 -- Show the runs as they are after all slots of the call; return those of other calls that it ended.
@@ -157,17 +200,25 @@ local function of_others(ended, claims)
   return others
 end
 
+-- Whether a node has to register first: the job or its schedule, unless it may have been forgotten.
+local function is_unknown(schedules, hash)
+  if not hash or schedule_by(schedules, hash) then return #schedules == 0 end
+  return #schedules < REMEMBERED_HASHES
+end
+
 local function claim_job(offer)
   local job = find_job(offer.job)
-  if not (job and job.hashes) then return {claims = all(offer.slots, 'unknown')} end
-  if offer.chained and job.floor ~= offer.after then return chain_is_broken(offer, job) end
-  if is_out_of_date(offer.leap, job) then return {floor = job.floor, claims = all(offer.slots, 'wait')} end
-  local floor = job.floor
-  local missed = record_leap(offer.leap, job)
-  local deciding, claims = {offer = offer, job = job, ended = {}, has_to_wait = false}, {}
+  local schedules = job and schedules_of(job)
+  if not job or is_unknown(schedules, offer.hash) then return {claims = all(offer.slots, 'unknown')} end
+  local deciding, before, claims = new_deciding(offer, job, schedules), job.floor, {}
+  local floor = deciding.bound.floor
+  if offer.chained and floor ~= offer.after then return chain_is_broken(offer, floor) end
+  if is_out_of_date(offer.leap, floor) then return {floor = floor, claims = all(offer.slots, 'wait')} end
+  local missed = record_leap(deciding)
   for place, slot in ipairs(offer.slots) do claims[place] = decide(deciding, slot, place <= offer.late) end
-  if job.floor ~= floor then put_job(job, {floor = job.floor}) end
-  return {floor = job.floor, claims = claims, missed = missed, ended = of_others(deciding.ended, claims)}
+  put_schedules(job, schedules, before)
+  local others = of_others(deciding.ended, claims)
+  return {floor = deciding.bound.floor, claims = claims, missed = missed, ended = others}
 end
 
 local answers = {}

@@ -4,15 +4,13 @@
 -- Keys: meta, nodes, jobs, job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
 local function cut(job)
-  local changes, is_cut = {}, false
-  if job.floor and job.floor > now then changes.floor = now end
-  if job.first_seen > now then changes.first_seen = now end
-  local hashes = hashes_of(job)
-  for _, known in ipairs(hashes) do
-    if known[2] > now then known[2], is_cut = now, true end
+  local floor, schedules = job.floor, schedules_of(job)
+  if job.first_seen > now then put_job(job, {first_seen = now}) end
+  job.floor = floor and math.min(floor, now)
+  for _, known in ipairs(schedules) do
+    known.since, known.floor = math.min(known.since, now), known.floor and math.min(known.floor, now)
   end
-  if is_cut then changes.hashes = cjson.encode(hashes) end
-  put_job(job, changes)
+  put_schedules(job, schedules, floor)
 end
 
 -- The store's clock went back: cut what lies further ahead than it could be set.

@@ -11,7 +11,7 @@
 -- cjson stop at 14 digits, and a fence has 16. Texts are never compared by `<`, which follows the
 -- server's locale.
 -- What the protocol's module says is set before it, by redis.py: VERSION, MAX_DISPATCHES,
--- LONGEST_START_TIMEOUT, ORPHANED_AFTER, GONE_AFTER, REMEMBERED_HASHES, BUFFERED, OVERTAKEN.
+-- LONGEST_START_TIMEOUT, ORPHANED_AFTER, GONE_AFTER, REMEMBERED_HASHES, BUFFERED, LEAPT, OVERTAKEN.
 local prefix, asked = KEYS[1], cjson.decode(ARGV[1])
 local unreadable = {}
 
@@ -123,10 +123,60 @@ local function put_job(job, changes)
   write(key('job', job.name), changes)
 end
 
--- Return the schedule hashes of a job as [[hash, first seen], …]; none if they cannot be read.
-local function hashes_of(job)
+-- The schedules of a job --------------------------------------------------------------------------
+-- The newest last, each as {hash, since, floor?}.
+
+local function is_whole(number) return type(number) == 'number' and number % 1 == 0 end
+
+local function schedule_of(known)
+  if type(known) ~= 'table' or type(known[1]) ~= 'string' or not is_whole(known[2]) then return nil end
+  if known[3] ~= cjson.null and not is_whole(known[3]) then return nil end
+  return {hash = known[1], since = known[2], floor = known[3] ~= cjson.null and known[3] or nil}
+end
+
+-- Return the schedules of a job; none if one of them cannot be read.
+local function schedules_of(job)
   local read, hashes = pcall(cjson.decode, job.hashes or '[]')
-  return read and type(hashes) == 'table' and hashes or {}
+  local schedules = {}
+  for place, known in ipairs(read and type(hashes) == 'table' and hashes or {}) do
+    schedules[place] = schedule_of(known)
+    if not schedules[place] then return {} end
+  end
+  return schedules
+end
+
+-- Return the schedules as they are written and travel.
+local function as_hashes(schedules)
+  local hashes = {}
+  for place, known in ipairs(schedules) do
+    hashes[place] = {known.hash, known.since, known.floor or cjson.null}
+  end
+  return hashes
+end
+
+local function schedule_by(schedules, hash)
+  for place, known in ipairs(schedules) do
+    if known.hash == hash then return known, place end
+  end
+end
+
+-- Return the higher one of two floors; nil lies below all.
+local function higher(floor, other) return floor and other and math.max(floor, other) or floor or other end
+
+-- Raise the floor of a job and of one of its schedules to this slot; of all where none is given.
+local function raise(job, schedules, slot, one)
+  job.floor = higher(job.floor, slot)
+  for _, known in ipairs(schedules) do
+    if not one or known == one then known.floor = higher(known.floor, slot) end
+  end
+end
+
+-- Write what is new of the floors and schedules of a job: it was read with this floor.
+local function put_schedules(job, schedules, floor)
+  local changes, hashes = {}, #schedules > 0 and cjson.encode(as_hashes(schedules)) or nil
+  if job.floor ~= floor then changes.floor = job.floor end
+  if job.hashes ~= hashes then changes.hashes = hashes end
+  put_job(job, changes)
 end
 
 -- `run` may be anything that names one: {job, slot, kind}.

@@ -4,17 +4,20 @@
 -- Keys: jobs, job:<job>, ended:<job>, finished, run:<kind>:<slot>:<job>, runs
 local left = asked.limit
 
--- The floor is raised over a forgotten run, so that no node finds the way free again.
-local function raise_floor(run)
+-- All floors are raised over a forgotten run, so that no node finds the way free again.
+local function raise_floors(run)
   if run.kind ~= 'scheduled' or run.slot > now then return end
   local job = find_job(run.job)
-  if job and run.slot > (job.floor or 0) then put_job(job, {floor = run.slot}) end
+  if not job then return end
+  local floor, schedules = job.floor, schedules_of(job)
+  raise(job, schedules, run.slot)
+  put_schedules(job, schedules, floor)
 end
 
 local function forget(members)
   for _, member in ipairs(members) do
     local run = named(member)
-    raise_floor(run)
+    raise_floors(run)
     redis.call('DEL', name_of(run))
     redis.call('ZREM', RUNS, member)
     redis.call('ZREM', FINISHED, member)

@@ -1,5 +1,5 @@
 -- register: remember jobs and schedule hashes; answer what is known of each.
--- Asked: node {id, name, kind}; jobs [{job, hash, cursor?, first_seen?, supervised, paused?}]
+-- Asked: node {id, name, kind}; jobs [{job, hash, cursor?, effective?, first_seen?, supervised, paused?}]
 -- Answers: [{floor?, first_seen, effective, supervised, paused?}]
 -- Keys: nodes, jobs, job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
@@ -13,36 +13,72 @@ local function learnt(started, one)
   return {first_seen = math.min(started.first_seen, first_seen), floor = floor or started.floor or false}
 end
 
--- Return from when on a schedule hash counts, and whether it is new; remember it if so.
-local function effective_since(hashes, hash, first_seen)
-  for _, known in ipairs(hashes) do
-    if known[1] == hash then return known[2], false end
+-- A schedule the store does not know: new, or learnt back from the memory of a node.
+local function first_sight(job, schedules, one)
+  -- The first one of a job counts from the job's own beginning, a later one from now on.
+  local is_first = #schedules == 0
+  local known = {
+    hash = one.hash, since = is_first and job.first_seen or now, floor = is_first and job.floor or nil,
+  }
+  if one.cursor then
+    if one.effective then known.since = math.min(one.effective, now) end
+    known.floor = higher(known.floor, math.min(one.cursor, now))
   end
-  -- The first hash of a job counts from the job's own beginning, a later one from now on.
-  local since = #hashes > 0 and now or first_seen
-  hashes[#hashes + 1] = {hash, since}
-  if #hashes > REMEMBERED_HASHES then table.remove(hashes, 1) end
-  return since, true
+  return known
+end
+
+-- Put a schedule where it belongs by its age; who starts with one makes it the newest.
+local function insert(schedules, known, starts)
+  if #schedules >= REMEMBERED_HASHES then table.remove(schedules, 1) end
+  local older, newer = {}, {}
+  for _, other in ipairs(schedules) do
+    local side = not starts and other.since > known.since and newer or older
+    side[#side + 1] = other
+  end
+  older[#older + 1] = known
+  for _, other in ipairs(newer) do older[#older + 1] = other end
+  return older
+end
+
+-- Return the schedules of the job with this one among them, and this one.
+local function with_schedule(job, schedules, one)
+  local known, place = schedule_by(schedules, one.hash)
+  if not known then
+    known = first_sight(job, schedules, one)
+  elseif not one.cursor and place < #schedules then
+    -- What came due while the job had another schedule did not come due. Its floor stays: what was
+    -- decided is so for good, also to nodes that never stopped having it.
+    known.since = now
+    table.remove(schedules, place)
+  else
+    return schedules, known
+  end
+  job.floor = higher(job.floor, known.floor)
+  return insert(schedules, known, not one.cursor), known
 end
 
 local function register(one)
   local found, is_unreadable = find_job(one.job)
   if is_unreadable then redis.call('DEL', key('job', one.job)) end
-  local hashes = found and hashes_of(found) or {}
+  local schedules = found and schedules_of(found) or {}
   local job, changes = found or {name = one.job}, {}
-  if #hashes == 0 then
+  if #schedules == 0 then
     changes = learnt(found, one)
     if one.paused and not job.paused then changes.paused, changes.paused_at = one.paused, now end
     redis.call('SADD', JOBS, one.job)
   end
-  local effective, is_new = effective_since(hashes, one.hash, changes.first_seen or job.first_seen)
-  if is_new then changes.hashes = cjson.encode(hashes) end
   if one.supervised and not job.supervised then changes.supervised = '1' end
   changes.seen = math.max(job.seen or now, now)
   put_job(job, changes)
+  local floor, known = job.floor, nil
+  schedules, known = with_schedule(job, schedules, one)
+  put_schedules(job, schedules, floor)
   if changes.paused then hold_back(job.name) end
+  local effective = known.since
+  -- Another node may have begun the schedule anew: to who goes on with it, it counts as before.
+  if one.cursor and one.effective then effective = math.min(effective, one.effective) end
   return {
-    floor = job.floor, first_seen = job.first_seen, effective = effective,
+    floor = known.floor, first_seen = job.first_seen, effective = effective,
     supervised = job.supervised and true or false, paused = job.paused,
   }
 end

@@ -1,0 +1,83 @@
+"""docs/schedules.md, held to its word: its code runs, its schedules are accepted, its times are right."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from datetime import timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+
+import anarchon_celery
+from anarchon_celery.config import Config
+from anarchon_celery.entries import planned_jobs
+from anarchon_celery.schedules import as_schedule, fire_times
+from anarchon_celery.slots import from_iso, iso
+
+PAGE = (Path(__file__).parents[1] / "docs" / "schedules.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.fixture
+def project(monkeypatch):
+    """A module with an app, as the page takes for granted."""
+    module = types.ModuleType("proj.tasks")
+    monkeypatch.setitem(sys.modules, "proj.tasks", module)
+    app = Celery("proj", broker="memory://", set_as_current=False)
+    app.conf.update(anarchon_store="memory://", result_expires=None, timezone="UTC")
+    public = {name: getattr(anarchon_celery, name) for name in anarchon_celery.__all__}
+    vars(module).update(public, anarchon_celery=anarchon_celery, app=app)
+    return module
+
+
+def jobs_after(project, block: str) -> dict[str, object]:
+    exec(compile(block, "docs/schedules.md", "exec"), vars(project))
+    found, refused = planned_jobs(project.app, Config.of(project.app))
+    assert [] == refused
+    return {name: entry.schedule for name, (entry, _) in found.items()}
+
+
+def test_the_entries_of_the_page(project):
+    assert ["sync", "report", "cleanup", "move"] == list(jobs_after(project, BLOCKS[0]))
+
+
+def test_the_decorators_of_the_page(project):
+    assert {"morning", "proj.tasks.report: every 30s"} == set(jobs_after(project, BLOCKS[1]))
+
+
+def test_the_methods_of_the_page(project):
+    assert ["proj.tasks.Reports.daily"] == list(jobs_after(project, BLOCKS[2].replace("...", "pass", 1)))
+
+
+def test_there_are_no_other_blocks():
+    assert 3 == len(BLOCKS)
+
+
+def test_the_schedules_in_the_table_are_accepted(project):
+    (table,) = re.findall(r"\| schedule \| fires \|\n(.*?)\n\n", PAGE, re.DOTALL)
+    written = [text for row in table.splitlines()[1:] for text in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    names = {**vars(anarchon_celery), "timedelta": timedelta}
+    schedules = [text for text in written if text[0] in "'0123456789" or "(" in text]
+    assert 13 == len(schedules)
+    for text in schedules:
+        times = fire_times(as_schedule(eval(text, names)), timezone=BERLIN, job="job")
+        assert times.next(from_iso("2026-11-01T00:00Z")) is not None, text
+
+
+@pytest.mark.parametrize(
+    ("schedule", "after", "until", "expected"),
+    [
+        ("30 2 * * *", "2026-03-29T00:00Z", "2026-03-29T12:00Z", ["01:00"]),
+        ("30 2 * * *", "2026-10-25T00:00Z", "2026-10-25T12:00Z", ["00:30"]),
+        ("30 * * * *", "2026-03-29T00:00Z", "2026-03-29T02:00Z", ["00:30", "01:30"]),
+        ("30 * * * *", "2026-10-25T00:00Z", "2026-10-25T02:00Z", ["00:30", "01:30"]),
+    ],
+)
+def test_the_times_of_the_page(schedule, after, until, expected):
+    times = fire_times(as_schedule(schedule), timezone=BERLIN)
+    assert expected == [iso(time)[11:16] for time in times.between(from_iso(after), from_iso(until))]
