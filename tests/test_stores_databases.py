@@ -245,7 +245,8 @@ def test_a_deadlock_is_not_told_but_the_step_done_again(server, store):
 def test_two_nodes_record_one_job_at_once(url, server, store):
     with closing(SqlStore(url)) as other, ThreadPoolExecutor(1) as pool:
         register(store)
-        row = JOB.written(Job(name="report", first_seen=T - DAY, seen=T - DAY, hashes=(KnownSchedule("h", T - DAY),)))
+        hashes = (KnownSchedule("h", T - DAY),)
+        row = JOB.written(Job(name="report", first_seen=T - DAY, seen=T - DAY, hashes=hashes))
         with other._writing.begin() as connection:
             connection.execute(insert(other._tables.jobs), row)
             done = pool.submit(register, store, "another", "report")
