@@ -277,6 +277,10 @@ def stage(request, clock):
         url = request.getfixturevalue("redis_url")
     elif kind == "sqlite":
         url = f"sqlite:///{request.getfixturevalue('tmp_path')}/jobs.db"
+    elif kind in DATABASES:
+        server = request.getfixturevalue(f"{kind}_server")
+        server.empty("anarchon")
+        url = server.url()
     else:
         url = f"memory://{secrets.token_hex(4)}"
     stage = Stage(clock, url)
@@ -284,7 +288,7 @@ def stage(request, clock):
     stage.close()
 
 
-on_every_store = pytest.mark.parametrize("stage", ["memory", "sqlite", "redis"], indirect=True)
+on_every_store = pytest.mark.parametrize("stage", ["memory", "sqlite", *DATABASES, "redis"], indirect=True)
 
 
 @pytest.fixture(autouse=True)

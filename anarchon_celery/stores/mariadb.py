@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, String, bindparam, event, func, select, tuple_
 from sqlalchemy.engine import URL, ExceptionContext
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 
 from ..errors import StoreUnusable
@@ -163,8 +164,10 @@ def _alone(connection: Connection, prefix: str) -> Iterator[None]:
     connection.execute(select(func.get_lock(name, PATIENCE)))
     try:
         yield
+        connection.exec_driver_sql("COMMIT")  # before another one looks
     finally:
-        connection.execute(select(func.release_lock(name)))
+        with suppress(SQLAlchemyError):  # a connection that is gone has no lock
+            connection.execute(select(func.release_lock(name)))
 
 
 _READ_ONLY = ("1290", "1792", "1836")
