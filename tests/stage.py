@@ -23,6 +23,7 @@ from anarchon_celery.protocol import Holding, Run, RunKey, Started
 from anarchon_celery.slots import iso
 from anarchon_celery.stores import Store, memory, new_nonce, open_store
 from anarchon_celery.stores.clock import StoreClock
+from tests.databases import DATABASES
 
 #: A full hour, when most tests begin.
 T = 1_790_002_800_000
