@@ -34,7 +34,6 @@ A_STORE = f"a URL is right that begins with one of {', '.join(f'{scheme}://' for
 A_DICT = "a dict is right"
 A_NODE = "a text of one line is right, such as 'host-a'"
 A_PREFIX = "a text of letters, digits, '_', '.' and '-' is right"
-LATER_STORES = ("postgres", "postgresql", "mysql", "mariadb")
 REDIS_LIKE = ("redis", "rediss", "valkey", "valkeys", "sentinel", "unix")
 OF_SENTINELS = ("master_name", "sentinel_kwargs", "min_other_sentinels")  # of broker_transport_options
 SECRET = "pass|pwd|secret|token"  # in the name of what is not to be shown
@@ -299,8 +298,6 @@ def store_url(it: Given) -> str:
     """Read the URL of a store there is."""
     url = str(it.value)
     scheme, _, rest = url.partition(":")
-    if scheme.split("+")[0] in LATER_STORES:
-        raise wrong(it, f"a store that comes in a later version; {A_STORE}")
     if scheme not in SCHEMES or not rest.startswith("//"):
         raise wrong(it, A_STORE + did_you_mean(scheme, SCHEMES))
     if scheme == "sqlite" and re.fullmatch(r"/{2,3}(:memory:)?(\?.*)?", rest):

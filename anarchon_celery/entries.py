@@ -33,6 +33,9 @@ class Entry(ScheduleEntry):  # type: ignore[misc]
 #: What there is for each job, by its name.
 Jobs: TypeAlias = dict[str, tuple[Entry, PlannedJob]]
 
+#: Databases find jobs by name in an index, whose entries have a length.
+LONGEST_NAME = 255
+
 #: What an entry may say, as Celery has it.
 FIELDS = ("task", "schedule", "args", "kwargs", "options", "relative", "last_run_at", "total_run_count")
 
@@ -180,6 +183,8 @@ def _check(name: Any, fields: Any) -> None:
     """Refuse what would only come out when the job is due."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or not _is_unicode(name):
         raise ScheduleError("a text of printable characters is right as a name")
+    if len(name) > LONGEST_NAME:
+        raise ScheduleError(f"a name of {len(name)} characters: {LONGEST_NAME} at most is right")
     if not isinstance(fields, Mapping) or "task" not in fields or "schedule" not in fields:
         given = ", ".join(map(repr, fields)) if isinstance(fields, Mapping) else type(fields).__name__
         raise ScheduleError(f"a dict with 'task' and 'schedule' is right, not {given}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.databases import MariaDB, PostgreSQL
 from tests.processes import Processes
 from tests.servers import RedisServer, required
 
@@ -50,6 +51,26 @@ def redis_url(redis_server):
 def own_redis_server(tmp_path):
     """A Redis of this test's own, to stop, kill, pause and start again."""
     server = RedisServer(tmp_path / 'redis')
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope='session')
+def postgresql_server():
+    """A PostgreSQL of this test run's own. To stop or kill one, use a ``PostgreSQL`` of the test's."""
+    server = PostgreSQL()
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope='session')
+def mariadb_server():
+    """A MariaDB of this test run's own. To stop or kill one, use a ``MariaDB`` of the test's."""
+    server = MariaDB()
     try:
         yield server.start()
     finally:

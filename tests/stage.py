@@ -23,6 +23,7 @@ from anarchon_celery.protocol import Holding, Run, RunKey, Started
 from anarchon_celery.slots import iso
 from anarchon_celery.stores import Store, memory, new_nonce, open_store
 from anarchon_celery.stores.clock import StoreClock
+from tests.databases import DATABASES
 
 #: A full hour, when most tests begin.
 T = 1_790_002_800_000
@@ -277,6 +278,10 @@ def stage(request, clock):
         url = request.getfixturevalue("redis_url")
     elif kind == "sqlite":
         url = f"sqlite:///{request.getfixturevalue('tmp_path')}/jobs.db"
+    elif kind in DATABASES:
+        server = request.getfixturevalue(f"{kind}_server")
+        server.empty("anarchon")
+        url = server.url()
     else:
         url = f"memory://{secrets.token_hex(4)}"
     stage = Stage(clock, url)
@@ -284,7 +289,7 @@ def stage(request, clock):
     stage.close()
 
 
-on_every_store = pytest.mark.parametrize("stage", ["memory", "sqlite", "redis"], indirect=True)
+on_every_store = pytest.mark.parametrize("stage", ["memory", "sqlite", *DATABASES, "redis"], indirect=True)
 
 
 @pytest.fixture(autouse=True)

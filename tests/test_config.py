@@ -19,7 +19,6 @@ DURATION = "a duration above 0 to 36500d is right, such as 30 (seconds), '250ms'
 FROM_ZERO = DURATION.replace("above", "from")
 OVERLAPS = "one of 'skip', 'queue', 'cancel', 'allow' is right"
 CATCH_UPS = "one of 'latest', 'all', 'none' is right"
-LATER = f"a store that comes in a later version; {A_STORE}"
 OWN_STORES = "each process would have a store of its own; a file is right, such as sqlite:///jobs.db"
 
 
@@ -446,10 +445,10 @@ ALL = (
         ("anarchon_store", 5, f"5: {A_STORE}"),
         ("anarchon_store", "REDIS://h", f"'REDIS://h': {A_STORE}; did you mean 'redis'?"),
         ("anarchon_store", "Sqlite:///a.db", f"'Sqlite:///a.db': {A_STORE}; did you mean 'sqlite'?"),
-        *[
-            ("anarchon_store", f"{scheme}://u:hush@h/d", f"'{scheme}://u:***@h/d': {LATER}")
-            for scheme in ("postgres", "postgresql", "postgresql+psycopg", "mysql", "mariadb")
-        ],
+        (
+            "anarchon_store", "postgresql+psycopg2://u:hush@h/d",
+            f"'postgresql+psycopg2://u:***@h/d': {A_STORE}; did you mean 'postgresql+psycopg'?",
+        ),
         *[
             ("anarchon_store", url, f"'{url}': {OWN_STORES}")
             for url in ("sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///:memory:?timeout=5")

@@ -493,6 +493,7 @@ def test_a_policy_joins_the_options():
         ({"args": 5}, "args is of type int: a list or tuple is right"),
         ({"kwargs": [1]}, "kwargs is of type list: a dict is right"),
         ({"name": "a\nb"}, "a text of printable characters is right as a name"),
+        ({"name": "x" * 256}, "a name of 256 characters: 255 at most is right"),
         ({"name": ["a"]}, "a text of printable characters is right as a name"),
     ],
 )

@@ -13,6 +13,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -59,7 +60,10 @@ OTHER = Node(id="incarnation-2", name="two:2")
 #: How old the time may be at which a node was seen.
 SEEN_EVERY = 5 * SECOND
 
-KINDS = ("memory", "sqlite", "redis")
+KINDS = ("memory", "sqlite", "postgresql", "mariadb", "redis")
+
+#: Tables of databases that run already are used again and again: so many stores at once.
+PREFIXES = cycle([f"site-{number}" for number in range(6)])
 
 ODD_NAMES = [
     "a", "A", " a", "a ", "a b", "a  b", "a:b", "a:b:manual", f"a:{T}", f"a:{T}:scheduled",
@@ -90,6 +94,11 @@ def new_site(kind: str, request: pytest.FixtureRequest) -> Site:
     name = secrets.token_hex(4)
     if kind == "redis":
         return Site(kind, request.getfixturevalue("redis_server").url(), f"test-{name}")
+    if kind in ("postgresql", "mariadb"):
+        server, prefix = request.getfixturevalue(f"{kind}_server"), next(PREFIXES)
+        for used in (prefix, f"{prefix}-other"):
+            server.empty(used)
+        return Site(kind, server.url(), prefix)
     if kind == "sqlite":
         return Site(kind, f"sqlite:///{request.getfixturevalue('tmp_path')}/{name}.db", "anarchon")
     return Site(kind, f"memory://{name}", "anarchon")
@@ -2955,7 +2964,7 @@ def test_two_handles_on_one_store_meet(site, story):
 
 def test_two_prefixes_on_one_store_do_not_meet(site, story):
     story.begin()
-    stranger = Story(replace(site, prefix="other").open())
+    stranger = Story(replace(site, prefix=f"{site.prefix}-other").open())
     assert (*everything(stranger.store), stranger.store.nodes()) == ([], [], [])
     stranger.register()
     assert stranger.claim(nonce="n2").won
@@ -2974,7 +2983,7 @@ def test_a_store_that_was_closed_may_be_used_again(story):
 
 def test_an_answer_names_the_store(site, store):
     second = site.open()
-    stranger = replace(site, prefix="other").open()
+    stranger = replace(site, prefix=f"{site.prefix}-other").open()
     for handle in (store, second, stranger):
         handle.register(BEAT, [])
     assert store.identity
@@ -2987,12 +2996,14 @@ def test_an_answer_names_the_store(site, store):
 def wipe(site: Site, request: pytest.FixtureRequest) -> None:
     if site.kind == "redis":
         request.getfixturevalue("redis_server").flush()
+    elif site.kind in ("postgresql", "mariadb"):
+        request.getfixturevalue(f"{site.kind}_server").empty(site.prefix)
     else:
         for path in request.getfixturevalue("tmp_path").glob("*.db*"):
             path.unlink()
 
 
-@pytest.mark.parametrize("site", ["sqlite", "redis"], indirect=True)
+@pytest.mark.parametrize("site", ["sqlite", "postgresql", "mariadb", "redis"], indirect=True)
 def test_a_wiped_store_is_another_and_learns_its_jobs_back(site, story, request):
     story.begin()
     before = story.store.identity
@@ -3038,7 +3049,7 @@ def test_a_file_that_cannot_be_opened_is_told(tmp_path):
 
 
 def test_an_unknown_scheme_is_told_with_the_known_ones():
-    with pytest.raises(StoreUnusable, match="'mongodb': known are memory, sqlite, redis"):
+    with pytest.raises(StoreUnusable, match="'mongodb': known are memory, sqlite, postgresql"):
         open_store("mongodb://localhost/0")
 
 
@@ -3094,7 +3105,7 @@ def test_every_answer_tells_the_stores_time(store):
     assert before - 1 <= store.clock.now() <= wall_clock() + 1
 
 
-@pytest.mark.parametrize("site", ["redis"], indirect=True)
+@pytest.mark.parametrize("site", ["postgresql", "mariadb", "redis"], indirect=True)
 def test_the_clock_of_a_server_judges_not_the_clients(store, monkeypatch):
     right = time.time
     monkeypatch.setattr(time, "time", lambda: right() - 86_400)
@@ -3157,6 +3168,65 @@ def test_of_many_processes_at_one_instant_exactly_one_wins_each_slot(kind, reque
     assert everyone == begun
     assert list(range((T + RACED) * 1000, (T + RACED) * 1000 + RACED)) == fences
     store.close()
+
+
+ROUNDS = 20
+
+
+def rounds(site: Site, racer: int) -> tuple[list[list[str]], float]:
+    """Claim 50 jobs' slots of one instant, in one call, 20 times; live the life of what was won meanwhile.
+
+    Return what was won in each round, and the seconds that claims took.
+    """
+    store, name, names = site.open(), f"racer-{racer}", [f"job {number}" for number in range(RACED)]
+    store.expired(BEAT, 10, now=T)
+    won, spent = [], 0.0
+    for slot in range(T, T + ROUNDS):
+        _barrier.wait(60)
+        began = time.perf_counter()
+        offers = [Offer(job=job, slots=(slot,), overlap="allow") for job in names]
+        claimed = store.claim(name, offers, nonce=f"{name}-{slot}", now=slot)
+        spent += time.perf_counter() - began
+        keys = [claim.key for answer in claimed for claim in answer.claims if claim.won]
+        won.append([str(key) for key in keys])
+        store.sent([Sent(key=key, dispatch=1, task_id=name, supervised=True) for key in keys], now=slot)
+        asked = [Start(key=key, token=name, worker=name, overlap="allow") for key in keys[:3]]
+        starts = [store.start(one, now=slot) for one in asked]
+        held = [Holding(key=key, token=name, fence=one.fence) for key, one in zip(keys, starts, strict=False)]
+        assert {"ok"} >= {one.answer for one in store.renew(held, now=slot)}
+        assert all(store.finish(one.key, name, "succeeded", now=slot) for one in held)
+        store.register(OTHER, [Registration(job=job, hash="h") for job in names], now=slot)
+        store.prune(history=HOUR, most=5, limit=20, now=slot)
+    store.close()
+    return won, spent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
+def test_twenty_rounds_of_many_processes_have_one_winner_each(kind, request):
+    site = new_site(kind, request)
+    store, names = site.open(), [f"job {number}" for number in range(RACED)]
+    store.register(BEAT, [Registration(job=name, hash="h") for name in names], now=T - HOUR)
+    deadlocks = deadlocks_of(kind, request)
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(RACERS, get_ready, (spawn.Barrier(RACERS),)) as pool:
+        raced = pool.starmap_async(rounds, [(site, racer) for racer in range(RACERS)], chunksize=1).get(170)
+        pool.close()
+        pool.join()
+    expected = [sorted(str(RunKey(name, slot)) for name in names) for slot in range(T, T + ROUNDS)]
+    assert expected == [sorted(key for won, _ in raced for key in won[round]) for round in range(ROUNDS)]
+    spent = sum(spent for _, spent in raced) / RACERS / ROUNDS / RACED
+    with request.getfixturevalue("capsys").disabled():
+        print(f"\n{kind}: {spent * 1000:.2f} ms a slot, {RACERS} processes claim {RACED} at one instant")
+    assert deadlocks_of(kind, request) == deadlocks
+    store.close()
+
+
+def deadlocks_of(kind: str, request: pytest.FixtureRequest) -> int:
+    """How many deadlocks a database has met so far."""
+    if kind not in ("postgresql", "mariadb"):
+        return 0
+    return request.getfixturevalue(f"{kind}_server").deadlocks()
 
 
 def end_or_claim(site: Site, racer: int) -> None:

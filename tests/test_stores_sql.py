@@ -29,7 +29,7 @@ from anarchon_celery.protocol import (
     Start,
     Started,
 )
-from anarchon_celery.stores import open_store
+from anarchon_celery.stores import open_store, records
 from anarchon_celery.stores.dialects import SQLITE
 from anarchon_celery.stores.sql import SqlStore
 from anarchon_celery.stores.tables import VERSION, Tables
@@ -501,8 +501,27 @@ def test_history_is_found_from_its_old_end(file, store):
     with statements(store) as seen:
         assert store.prune(history=HOUR, most=0, now=T) == 1
     used = plans(file, seen[: [statement for statement, _, _ in seen].index("BEGIN IMMEDIATE")])
-    ways = ["INDEX anarchon_runs_live", "SCAN anarchon_runs USING COVERING INDEX", "(job=?)", "runs_finished"]
+    whole_key = "COVERING INDEX sqlite_autoindex_anarchon_runs_1 (job=?)"
+    ways = ["runs_finished", whole_key, "runs_live", "(job=?)"]
     assert [way in line for way, line in zip(ways, used, strict=True)] == [True] * 4, used
+
+
+def test_the_histories_of_many_jobs_are_counted_by_several_calls(store, monkeypatch):
+    monkeypatch.setattr(records, "JOBS_AT_ONCE", 3)
+    monkeypatch.setattr(records, "LOOK_FOR", 0)
+    names = [f"job {number}" for number in range(8)]
+    with closing(SqlStore(store._engine.url.render_as_string())) as store:
+        begin(store, *names)
+        assert all(store.finish(RunKey(name, T), "t", "succeeded", now=T) for name in names)
+        assert [store.prune(history=HOUR, most=0, now=T) for _ in range(4)] == [3, 3, 2, 0]
+        assert store.runs() == []
+
+
+def test_a_page_that_has_more_than_one_call_forgets_is_looked_at_again(store):
+    names = [f"job {number}" for number in range(8)]
+    begin(store, *names)
+    assert all(store.finish(RunKey(name, T), "t", "succeeded", now=T) for name in names)
+    assert [store.prune(history=HOUR, most=0, limit=5, now=T) for _ in range(3)] == [5, 3, 0]
 
 
 # Time ---------------------------------------------------------------------------------------------

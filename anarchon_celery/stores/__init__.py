@@ -183,6 +183,13 @@ def new_nonce() -> str:
 _MODULES = {
     "memory": "memory",
     "sqlite": "sql",
+    "postgresql": "sql",
+    "postgresql+psycopg": "sql",
+    "postgres": "sql",
+    "mysql": "sql",
+    "mysql+pymysql": "sql",
+    "mariadb": "sql",
+    "mariadb+pymysql": "sql",
     "redis": "redis",
     "rediss": "redis",
     "redis+socket": "redis",

@@ -1,7 +1,7 @@
 """What kinds of database differ in, said once for each: the rest of the SQL store asks no names.
 
-A kind is one :class:`Dialect`. SQLite's is below, with what it takes to let many processes work on
-one file:
+A kind is one :class:`Dialect`; those of servers are in :mod:`.postgresql` and :mod:`.mariadb`.
+SQLite's is below, with what it takes to let many processes work on one file:
 
 - A transaction that writes begins with ``BEGIN IMMEDIATE``: it waits for its turn before it reads,
   where a deferred one would find "database is locked" when it first writes.
@@ -19,13 +19,29 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Text, bindparam, cast, event, func, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    Select,
+    String,
+    Text,
+    bindparam,
+    cast,
+    event,
+    func,
+    select,
+    tuple_,
+)
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.pool import QueuePool
+from sqlalchemy.types import TypeEngine
 
 #: How long a call waits for its turn, in seconds.
 PATIENCE = 3
@@ -35,35 +51,70 @@ PATIENCE = 3
 class Dialect:
     """One kind of database."""
 
+    #: What has to be installed.
+    driver: str
     #: The database's time in milliseconds, read when the statement runs, as SQL.
     now: str
-    #: How texts are compared: as Python compares them.
-    collation: str | None = None
+    #: What is looked up, 255 characters at most; compared as Python compares texts.
+    names: TypeEngine[str]
     #: Whether the deadline stands in the index of live runs: not where that makes heartbeats dear.
-    deadlines_indexed: bool
+    deadlines_indexed: bool = False
+    #: Whether a column made of the state finds the live runs: where no index can have a condition.
+    phased: bool = False
+    #: Whether one statement that finds rows in several ways has to unite their keys first; and whether
+    #: it had better have nothing but keys, which are looked for before.
+    keys_united: bool = False
+    keys_first: bool = False
+    #: The hint that a table's rows are found by an index, where the planner has to be told.
+    by_index: str | None = None
+    #: Options of each table, what is said of it when it was made, and the longest name of one.
+    table: Mapping[str, Any] = field(default_factory=dict)
+    made: str | None = None
+    longest_name: int | None = None
     #: Execution options of a transaction that only reads, and of one that writes.
-    reading: Mapping[str, Any]
-    writing: Mapping[str, Any]
-    #: The condition that columns are among the rows given as one parameter; and that parameter.
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    writing: Mapping[str, Any] = field(default_factory=dict)
+    #: The condition that columns are among the rows given as a parameter; and what is passed for it.
     among: Callable[[Sequence[ColumnElement[Any]], str], ColumnElement[bool]]
-    listed: Callable[[Sequence[Sequence[Any]]], Any]
+    listed: Callable[[str, Sequence[Sequence[Any]]], dict[str, Any]]
+    #: The condition that a column is among the few that a select finds, which is to be done first.
+    within: Callable[[ColumnElement[Any], Select[Any]], ColumnElement[bool]] = ColumnElement.in_
+    #: Rows as a table to select from, made of one parameter for each column; where that is the quickest
+    #: way to write many rows.
+    rows: Callable[[Mapping[str, type]], FromClause] | None = None
     #: The URL and the options of the engine, made from what was configured.
     engine: Callable[[URL, Mapping[str, Any]], tuple[URL, dict[str, Any]]]
     #: Listen to the engine, before it is used.
     attend: Callable[[Engine], None]
-    #: Words in errors: of tables that are not there, and of what waiting does not mend.
+    #: While the tables of a prefix are made: nobody else makes them.
+    alone: Callable[[Connection, str], AbstractContextManager[None]] = lambda *_: nullcontext()
+    #: What an error is known by: its words, or the code of a server that has codes.
+    sign: Callable[[BaseException], str] = str
+    #: Signs: of tables that are not there, of what waiting does not mend, of what goes better the next time.
     missing: tuple[str, ...]
     hopeless: tuple[str, ...]
+    passing: tuple[str, ...] = ()
 
     def says_missing(self, error: DBAPIError) -> bool:
         """Whether the error is that the tables were not made yet."""
-        return any(words in str(error.orig) for words in self.missing)
+        return self._says(error, self.missing)
 
     def says_hopeless(self, error: DBAPIError) -> bool:
         """Whether somebody has to change something before the database can be used."""
         if not isinstance(error, (OperationalError, InterfaceError)):
-            return True
-        return any(words in str(error.orig) for words in self.hopeless)
+            return not self.says_passing(error)
+        return self._says(error, self.hopeless)
+
+    def says_passing(self, error: DBAPIError) -> bool:
+        """Whether the same step may go well when it is done again at once.
+
+        Others were in its way, or the connection was dead since a server went away.
+        """
+        return error.connection_invalidated or self._says(error, self.passing)
+
+    def _says(self, error: DBAPIError, signs: tuple[str, ...]) -> bool:
+        said = "" if error.orig is None else self.sign(error.orig)
+        return any(sign in said for sign in signs)
 
 
 # SQLite -----------------------------------------------------------------------------------------
@@ -148,18 +199,21 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
 
 
+def _listed_json(parameter: str, rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    return {parameter: json.dumps(rows)}
+
+
 SQLITE = Dialect(
+    driver="Python's sqlite3",
     now="CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
+    names=String(255),
     deadlines_indexed=True,
     reading={"sqlite_begin": "BEGIN"},
     writing={"sqlite_begin": "BEGIN IMMEDIATE"},
     among=_among_json,
-    listed=json.dumps,
+    listed=_listed_json,
     engine=_sqlite_engine,
     attend=_attend_sqlite,
     missing=("no such table",),
     hopeless=("not a database", "malformed", "readonly", "no such column", "no column named"),
 )
-
-#: By SQLAlchemy's name of the back end.
-DIALECTS: Mapping[str, Dialect] = {"sqlite": SQLITE}

@@ -8,6 +8,7 @@ warning, with its key.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    FromClause,
+    Insert,
     Row,
     Select,
     Table,
@@ -27,14 +30,22 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
+    union,
     update,
 )
 
 from ..ledger import Ledger
 from ..protocol import BUFFERED, ENDED, ORPHANED_AFTER, Expired, Job, Node, Run, RunKey
-from .tables import JOB, LIVE, NODE, OVER, RUN, Moment, Shape, Tables
+from .tables import JOB, NODE, RUN, Moment, Shape, Tables
 
 logger = logging.getLogger(__name__)
+
+#: How many jobs' histories are counted at once, and for how many seconds by one call.
+JOBS_AT_ONCE = 100
+LOOK_FOR = 0.2
+
+#: Rows of jobs that this transaction has.
+Locked = Sequence[Row[Any]]
 
 _BEFORE_ALL = (-1, RunKey("", 0, ""))
 
@@ -47,6 +58,13 @@ class Loaded(NamedTuple):
     runs: dict[RunKey, Run]
 
 
+class Write(NamedTuple):
+    """How rows are written: each by itself, or many by one statement, if there is one."""
+
+    each: Insert | Update
+    many: Insert | Update | None
+
+
 class Records:
     """What stands in the tables."""
 
@@ -54,7 +72,9 @@ class Records:
         """Make the statements that are always the same."""
         self.jobs, self.runs, self.nodes = tables.jobs, tables.runs, tables.nodes
         self.run_key, self.dialect = tables.run_key, tables.dialect
-        self._updates: dict[tuple[str, tuple[str, ...]], Update] = {}
+        self._live, self._over, self._waiting = tables.live, tables.over, tables.waiting
+        self._all_runs = select(*tables.run_row)
+        self._writes: dict[tuple[str, tuple[str, ...]], Write] = {}
         self._warned: set[str] = set()
         self._prepare_steps()
         self._prepare_looks()
@@ -63,60 +83,111 @@ class Records:
     def _prepare_steps(self) -> None:
         jobs, runs, among = self.jobs.c, self.runs.c, self.dialect.among
         # Rows are locked, where a database locks rows, in the order of their keys.
-        named, asked = select(self.jobs).order_by(jobs.name), select(self.runs).order_by(*self.run_key)
-        self._jobs_named = named.where(among([jobs.name], "names")).with_for_update()
-        keyed, live = among(self.run_key, "keys"), and_(LIVE, among([runs.job], "names"))
-        waiting = and_(LIVE, runs.deadline.is_(None), among([runs.job], "waiting"))
-        self._runs_asked = asked.where(or_(keyed, live, waiting)).with_for_update()
+        self._jobs_named = self._locked(
+            select(self.jobs).where(among([jobs.name], "names")).order_by(jobs.name), self.jobs
+        )
+        other = self.runs.alias()
+        self._waits = select(other.c.job).where(self._waiting, among([other.c.job], "waiting"))
+        self._waits = self._by_index(self._waits, other, f"{self.runs.name}_live")
+        self._ways: dict[str, ColumnElement[bool]] = {
+            "keys": among(self.run_key, "keys"),
+            "live": and_(self._live, among([runs.job], "live")),
+            "waiting": and_(self._live, self.dialect.within(runs.job, self._waits)),
+        }
+        live_keys = select(*self.run_key).where(self._ways["live"])
+        self._live_keys = self._by_index(live_keys, self.runs, f"{self.runs.name}_live")
+        self._finding: dict[tuple[str, ...], Select[Any]] = {}
         self._drop = delete(self.runs).where(*RUN.is_key(self.runs))
+
+    def _locked(self, asked: Select[Any], table: Table) -> Select[Any]:
+        return self._by_index(asked, table, "PRIMARY").with_for_update()
+
+    def _by_index(self, asked: Select[Any], table: FromClause, index: str) -> Select[Any]:
+        """Where a planner has to be told: it takes another index that has more in it, or locks more."""
+        hint = self.dialect.by_index
+        return asked if hint is None else asked.with_hint(table, hint.format(index))
 
     def _prepare_looks(self) -> None:
         jobs, runs, among = self.jobs.c, self.runs.c, self.dialect.among
-        self._run = select(self.runs).where(*RUN.is_key(self.runs))
+        self._run = self._all_runs.where(*RUN.is_key(self.runs))
         in_order = (runs.deadline, *self.run_key)
         after: list[Any] = [bindparam(f"after_{column.name}") for column in in_order]
         self._due = (
-            select(self.runs)
-            .where(LIVE, runs.deadline <= bindparam("now"), tuple_(*in_order) > tuple_(*after))
+            self._all_runs
+            .where(self._live, runs.deadline <= bindparam("now"), tuple_(*in_order) > tuple_(*after))
             .order_by(*in_order)
             .limit(bindparam("most"))
         )
-        self._next = select(func.min(runs.deadline)).where(LIVE, runs.deadline > bindparam("now"))
+        self._next = select(func.min(runs.deadline)).where(self._live, runs.deadline > bindparam("now"))
         self._known_since = select(jobs.name).where(
             among([jobs.name], "names"), jobs.seen >= bindparam("since")
         )
 
     def _prepare_history(self) -> None:
-        runs, number = self.runs.c, func.count()
-        by_job = select(runs.job, number).group_by(runs.job)
+        jobs, runs, number = self.jobs.c, self.runs.c, func.count()
+        page = select(jobs.name).where(jobs.name > bindparam("after")).order_by(jobs.name)
+        self._page = page.limit(JOBS_AT_ONCE)
+        named = self.dialect.among([runs.job], "names")
+        by_job = select(runs.job, number).where(named).group_by(runs.job)
         self._numbers = by_job.having(number > bindparam("most")).order_by(runs.job)
-        self._live_numbers = by_job.where(LIVE)
-        over = select(*self.run_key).where(OVER).limit(bindparam("most"))
+        self._live_numbers = by_job.where(self._live)
+        over = select(*self.run_key).where(self._over).limit(bindparam("most"))
         self._oldest = over.where(runs.job == bindparam("job")).order_by(runs.slot, runs.kind.desc())
         self._aged = over.where(runs.finished_at < bindparam("oldest")).order_by(runs.finished_at)
 
     # what a step works on -----------------------------------------------------------------------
 
-    def load(
-        self, connection: Connection, moment: Moment, *,
-        keys: Sequence[RunKey] = (), jobs: Sequence[str] = (), live: Sequence[str] = (),
-        waiting: Sequence[str] = (),
-    ) -> Loaded:  # fmt: skip
-        """Load these runs and jobs, all live runs of the jobs in ``live``, the buffered of ``waiting``."""
-        of_jobs = self._rows(connection, self._jobs_named, names=[(name,) for name in jobs])
-        of_runs = self._rows(
-            connection, self._runs_asked, keys=keys,
-            names=[(name,) for name in live], waiting=[(name,) for name in waiting],
-        )  # fmt: skip
-        return self._loaded(moment, of_jobs, of_runs)
-
-    def _rows(
-        self, connection: Connection, statement: Select[Any], **among: Sequence[tuple[Any, ...]]
-    ) -> Sequence[Row[Any]]:
-        if not any(among.values()):
+    def lock(self, connection: Connection, names: Sequence[str]) -> Sequence[Row[Any]]:
+        """Take these jobs, in their order: who has them is alone with their runs, but for heartbeats."""
+        if not names:
             return ()
-        listed = {name: self.dialect.listed(sorted(set(rows))) for name, rows in among.items()}
-        return connection.execute(statement, listed).all()
+        return connection.execute(self._jobs_named, self._listed(names=[(name,) for name in names])).all()
+
+    def load(
+        self, connection: Connection, moment: Moment, jobs: Sequence[Row[Any]] = (), *,
+        keys: Sequence[RunKey] = (), live: Sequence[str] = (), waiting: Sequence[str] = (),
+    ) -> Loaded:  # fmt: skip
+        """Load these runs; all live ones of ``live`` jobs, and of those ``waiting`` jobs of which one waits.
+
+        ``jobs`` are the rows of :meth:`lock`.
+        """
+        if self.dialect.keys_first:
+            keys, live, waiting = self._all_keys(connection, keys, live, waiting), (), ()
+        ways: dict[str, Sequence[tuple[Any, ...]]] = {
+            "keys": keys, "live": [(name,) for name in live], "waiting": [(name,) for name in waiting],
+        }  # fmt: skip
+        ways = {way: rows for way, rows in ways.items() if rows}
+        runs = connection.execute(self._runs_found(ways), self._listed(**ways)).all() if ways else ()
+        return self._loaded(moment, jobs, runs)
+
+    def _listed(self, **ways: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+        listed: dict[str, Any] = {}
+        for way, rows in ways.items():
+            listed |= self.dialect.listed(way, sorted(set(rows)))
+        return listed
+
+    def _all_keys(
+        self, connection: Connection, keys: Sequence[RunKey], live: Sequence[str], waiting: Sequence[str]
+    ) -> Sequence[RunKey]:
+        """Look for keys without a lock: who has the jobs is alone with their runs."""
+        if waiting:
+            asked = self._listed(waiting=[(name,) for name in waiting])
+            live = [*live, *connection.execute(self._waits, asked).scalars()]
+        if not live:
+            return keys
+        found = connection.execute(self._live_keys, self._listed(live=[(name,) for name in live]))
+        return [*keys, *(RunKey(*row) for row in found)]
+
+    def _runs_found(self, ways: Iterable[str]) -> Select[Any]:
+        """The statement that finds runs in these ways; there are not many, and each is made once."""
+        if (asked := tuple(ways)) not in self._finding:
+            conditions = [self._ways[way] for way in asked]
+            if len(asked) > 1 and self.dialect.keys_united:
+                united = union(*(select(*self.run_key).where(one) for one in conditions))
+                conditions = [tuple_(*self.run_key).in_(united)]
+            found = self._all_runs.where(or_(*conditions)).order_by(*self.run_key)
+            self._finding[asked] = self._locked(found, self.runs)
+        return self._finding[asked]
 
     def load_ahead(self, connection: Connection, moment: Moment) -> Loaded:
         """Load all jobs, and the runs whose deadline lies further ahead than it can have been set.
@@ -126,11 +197,10 @@ class Records:
         runs = self.runs.c
         too_far = runs.deadline > moment.now + runs.span
         waiting = and_(runs.state == BUFFERED, runs.not_before > moment.now)
-        named = select(self.jobs).order_by(self.jobs.c.name).with_for_update()
-        ahead = select(self.runs).where(LIVE, or_(too_far, waiting))
-        asked = ahead.order_by(*self.run_key).with_for_update()
-        of_jobs = connection.execute(named).all()
-        return self._loaded(moment, of_jobs, connection.execute(asked).all())
+        ahead = select(*self.run_key).where(self._live, or_(too_far, waiting))
+        named = select(self.jobs).order_by(self.jobs.c.name)
+        jobs = connection.execute(self._locked(named, self.jobs)).all()
+        return self.load(connection, moment, jobs, keys=[RunKey(*row) for row in connection.execute(ahead)])
 
     def _loaded(self, moment: Moment, jobs: Iterable[Row[Any]], runs: Iterable[Row[Any]]) -> Loaded:
         of_jobs = {row.name: self._job_of(row) for row in jobs}
@@ -156,16 +226,40 @@ class Records:
             elif differing := shape.differing(stored[key], value):
                 moved.setdefault(tuple(differing), []).append(differing | shape.key_of(value))
         if fresh:
-            connection.execute(insert(table), fresh)
+            self._write(connection, self._insert(table, shape), fresh)
         for names, rows in moved.items():
-            connection.execute(self._update(table, shape, names), rows)
+            self._write(connection, self._update(table, shape, names), rows)
 
-    def _update(self, table: Table, shape: Shape[Any], names: tuple[str, ...]) -> Update:
-        """The statement that writes these columns of one row; there are not many, and each is made once."""
-        if (table.name, names) not in self._updates:
-            values: dict[str, Any] = {name: bindparam(name) for name in names}
-            self._updates[table.name, names] = update(table).where(*shape.is_key(table)).values(values)
-        return self._updates[table.name, names]
+    def _write(self, connection: Connection, write: Write, rows: Sequence[dict[str, Any]]) -> None:
+        if write.many is None or len(rows) == 1:
+            connection.execute(write.each, rows)
+        else:
+            connection.execute(write.many, {name: [row[name] for row in rows] for name in rows[0]})
+
+    def _insert(self, table: Table, shape: Shape[Any]) -> Write:
+        """The statements that write new rows; as those below, made once."""
+        if (known := self._writes.get((table.name, ()))) is not None:
+            return known
+        many = None
+        if self.dialect.rows is not None:
+            rows = self.dialect.rows({name: table.c[name].type.python_type for name in shape.names})
+            many = insert(table).from_select(shape.names, select(*rows.c))
+        return self._writes.setdefault((table.name, ()), Write(insert(table), many))
+
+    def _update(self, table: Table, shape: Shape[Any], names: tuple[str, ...]) -> Write:
+        """The statements that write these columns of rows; there are not many."""
+        if (known := self._writes.get((table.name, names))) is not None:
+            return known
+        many = None
+        values: dict[str, Any] = {name: bindparam(name) for name in names}
+        if self.dialect.rows is not None:
+            key = {f"key_{name}": name for name in shape.key}
+            cells = {name: table.c[key.get(name, name)].type.python_type for name in (*names, *key)}
+            rows = self.dialect.rows(cells)
+            same = [table.c[name] == rows.c[cell] for cell, name in key.items()]
+            many = update(table).where(*same).values({name: rows.c[name] for name in names})
+        each = update(table).where(*shape.is_key(table)).values(values)
+        return self._writes.setdefault((table.name, names), Write(each, many))
 
     def drop(self, connection: Connection, keys: Sequence[RunKey]) -> None:
         """Delete these runs."""
@@ -197,8 +291,7 @@ class Records:
         jobs = {run.job for run in due}
         if not jobs:
             return frozenset()
-        named = self.dialect.listed([(name,) for name in sorted(jobs)])
-        asked = {"names": named, "since": now - ORPHANED_AFTER}
+        asked = {"since": now - ORPHANED_AFTER, **self._listed(names=[(job,) for job in jobs])}
         return frozenset(jobs.difference(connection.execute(self._known_since, asked).scalars()))
 
     def run(self, connection: Connection, key: RunKey) -> Run | None:
@@ -208,7 +301,7 @@ class Records:
 
     def find_runs(self, connection: Connection, job: str | None, state: str | None, limit: int) -> list[Run]:
         """Return runs, newest slot first."""
-        runs, asked = self.runs.c, select(self.runs)
+        runs, asked = self.runs.c, self._all_runs
         newest_first: ColumnElement[Any] = runs.slot.desc()
         if job is not None:
             asked = asked.where(runs.job == job)
@@ -216,7 +309,7 @@ class Records:
             asked = asked.where(runs.state == state)
         if state is not None and state not in ENDED:
             # By the index of the few live ones, not through all slots in their order.
-            asked, newest_first = asked.where(LIVE), -runs.slot
+            asked, newest_first = asked.where(self._live), -runs.slot
         rows = connection.execute(asked.order_by(newest_first, runs.job, runs.kind).limit(limit))
         return [self._run_of(row) for row in rows]
 
@@ -225,17 +318,35 @@ class Records:
         rows = connection.execute(select(self.jobs).order_by(self.jobs.c.name))
         return [job for job in map(self._job_of, rows) if job is not None]
 
-    def beyond_history(self, connection: Connection, oldest: int, most: int, limit: int) -> list[RunKey]:
-        """Return ended runs beyond the ``most`` newest of their job, or from before ``oldest``."""
-        doomed = self._surplus(connection, most, limit)
-        aged = connection.execute(self._aged, {"oldest": oldest, "most": limit})
-        return list(dict.fromkeys([*doomed, *(RunKey(*row) for row in aged)]))[:limit]
+    def beyond_history(
+        self, connection: Connection, oldest: int, most: int, limit: int, after: str
+    ) -> tuple[list[RunKey], str]:
+        """Return ended runs beyond the ``most`` newest of their job, or from before ``oldest``.
 
-    def _surplus(self, connection: Connection, most: int, limit: int) -> list[RunKey]:
+        The jobs are looked at page by page, for a while: from the one behind ``after``, to the one that
+        is returned; after the last one it is none.
+        """
+        aged = connection.execute(self._aged, {"oldest": oldest, "most": limit})
+        doomed = dict.fromkeys(RunKey(*row) for row in aged)
+        until = time.monotonic() + LOOK_FOR
+        while names := connection.execute(self._page, {"after": after}).scalars().all():
+            doomed |= dict.fromkeys(self._surplus(connection, names, most, limit))
+            if len(doomed) >= limit:
+                return list(doomed)[:limit], after
+            after = names[-1]
+            if time.monotonic() > until:
+                return list(doomed), after
+        return list(doomed), ""
+
+    def _surplus(self, connection: Connection, names: Sequence[str], most: int, limit: int) -> list[RunKey]:
         """The oldest of each job that has too many: found from the old end, so that few rows are read."""
-        live = {job: number for job, number in connection.execute(self._live_numbers)}
+        listed = self._listed(names=[(name,) for name in names])
+        numbers = connection.execute(self._numbers, {"most": most, **listed}).all()
+        if not numbers:
+            return []
+        live = {job: number for job, number in connection.execute(self._live_numbers, listed)}
         doomed: list[RunKey] = []
-        for job, number in connection.execute(self._numbers, {"most": most}).all():
+        for job, number in numbers:
             surplus = min(number - live.get(job, 0) - most, limit - len(doomed))
             if surplus > 0:
                 rows = connection.execute(self._oldest, {"job": job, "most": surplus})
@@ -252,13 +363,19 @@ class Records:
     def put_node(self, connection: Connection, node: Node) -> None:
         """Keep that a node lives."""
         row = NODE.written(node)
-        known = connection.execute(self._update(self.nodes, NODE, tuple(row)), row | NODE.key_of(node))
+        write = self._update(self.nodes, NODE, tuple(row)).each
+        known = connection.execute(write, row | NODE.key_of(node))
         if not known.rowcount:
             connection.execute(insert(self.nodes), row)
 
     def drop_nodes(self, connection: Connection, before: int) -> None:
-        """Forget nodes that were last seen before then."""
-        connection.execute(delete(self.nodes).where(self.nodes.c.seen < before))
+        """Forget nodes that were last seen before then, by key: what is only looked at is not locked."""
+        nodes = self.nodes.c
+        found = select(nodes.id).where(nodes.seen < before).order_by(nodes.id)
+        if gone := connection.execute(found).scalars().all():
+            connection.execute(
+                delete(self.nodes).where(*NODE.is_key(self.nodes)), [{"key_id": id} for id in gone]
+            )
 
     def all_nodes(self, connection: Connection) -> list[Node]:
         """Return all nodes, by name."""

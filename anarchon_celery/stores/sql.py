@@ -11,12 +11,15 @@ Options are those of SQLAlchemy's ``create_engine``.
 
 from __future__ import annotations
 
+import random
+import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
@@ -45,11 +48,29 @@ from ..protocol import (
     Started,
 )
 from . import Store
-from .dialects import DIALECTS
-from .records import Records
+from .dialects import PATIENCE, SQLITE, Dialect
+from .mariadb import MARIADB
+from .postgresql import POSTGRESQL
+from .records import Locked, Records
 from .tables import Moment, Tables, Unmade
 
 Answer = TypeVar("Answer")
+Work = Callable[[Connection, Moment, Locked], Answer]
+
+#: By the name of the back end in the URL; some have two.
+DIALECTS: Mapping[str, Dialect] = {
+    "sqlite": SQLITE,
+    "postgresql": POSTGRESQL,
+    "postgres": POSTGRESQL,
+    "mysql": MARIADB,
+    "mariadb": MARIADB,
+}
+
+#: How often a step is done again that others were in the way of.
+REPEATS = 3
+
+#: No statement begins later in a call: with the time for one, it ends before a claim runs out.
+LONGEST_CALL = 2 * PATIENCE
 
 #: What an idle poll leaves as it is: a node seen less long ago, a latest time this close.
 SEEN_EVERY = 5_000
@@ -75,19 +96,25 @@ class SqlStore(Store):
             raise StoreUnusable(f"no store for {parsed.get_backend_name()!r} yet: known are {known}")
         self.dialect = DIALECTS[parsed.get_backend_name()]
         parsed, settings = self.dialect.engine(parsed, options or {})
-        self.shown = parsed.render_as_string(hide_password=True)
+        self.shown = _shown(parsed)
         self._engine = self._made(parsed, settings)
         self.dialect.attend(self._engine)
+        event.listen(self._engine, "before_cursor_execute", _refuse_a_late_one)
         self._reading = self._engine.execution_options(**self.dialect.reading)
         self._writing = self._engine.execution_options(**self.dialect.writing)
         self._tables = Tables(prefix, self.dialect)
+        self._tables.refuse_long_names()
         self._records = Records(self._tables)
         self._latest: int | None = None
+        self._pruned_to = ""
 
     def _made(self, url: URL, settings: Mapping[str, Any]) -> Engine:
         try:
             return create_engine(url, **settings)
-        except (ArgumentError, ImportError, TypeError) as reason:
+        except ImportError as reason:
+            lacks = f"{self.dialect.driver} is needed ({_line(reason)})"
+            raise StoreUnusable(f"{self.shown}: {lacks}") from reason
+        except (ArgumentError, TypeError) as reason:
             raise StoreUnusable(f"{self.shown}: {_line(reason)}") from reason
 
     # one transaction ----------------------------------------------------------------------------
@@ -99,50 +126,68 @@ class SqlStore(Store):
     ) -> Answer:  # fmt: skip
         """Do one transition on what :meth:`Records.load` says."""
 
-        def work(connection: Connection, moment: Moment) -> Answer:
+        def work(connection: Connection, moment: Moment, locked: Locked) -> Answer:
             loaded = self._records.load(
-                connection, moment, keys=keys, jobs=jobs, live=live, waiting=waiting
+                connection, moment, locked, keys=keys, live=live, waiting=waiting
             )
             answer = transition(loaded.ledger, moment.now)
             self._records.save(connection, loaded)
             return answer
 
-        return self._do(self._writing, now, work)
+        return self._do(self._writing, now, work, jobs)
 
-    def _do(
-        self, engine: Engine, now: int | None, work: Callable[[Connection, Moment], Answer]
-    ) -> Answer:
+    def _do(self, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str] = ()) -> Answer:
         """Do some work at one moment, in one transaction, and learn the time from it."""
-        answer, before, moment = self._in_tables(engine, now, work)
+        answer, before, moment = self._repeated(engine, now, work, jobs)
         self._answered(before, moment.now, moment.identity)
         return answer
 
     def _look(self, work: Callable[[Connection], Answer]) -> Answer:
         """Only read."""
-        answer, _, _ = self._in_tables(self._reading, None, lambda connection, _: work(connection))
-        return answer
+        return self._repeated(self._reading, None, lambda connection, *_: work(connection), ())[0]
 
-    def _in_tables(
-        self, engine: Engine, now: int | None, work: Callable[[Connection, Moment], Answer]
+    def _repeated(
+        self, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str]
     ) -> tuple[Answer, float, Moment]:
-        """Do some work in one transaction; where there are no tables, make them and do it then."""
+        """Do some work in one transaction; again where that helps, since every verb may be repeated."""
+        began = time.monotonic()
         with self._told():
-            try:
-                return self._transaction(engine, now, work)
-            except (DBAPIError, Unmade) as error:
-                if isinstance(error, DBAPIError) and not self.dialect.says_missing(error):
-                    raise
-            with self._writing.begin() as connection:
-                self._tables.create(connection, now)
-            return self._transaction(engine, now, work)
+            for repeats in range(REPEATS):
+                try:
+                    return self._transaction(engine, now, work, jobs, began)
+                except Unmade:
+                    self._create(now)
+                except DBAPIError as error:
+                    if self.dialect.says_missing(error):
+                        self._create(now)
+                    elif self.dialect.says_passing(error) and time.monotonic() - began < PATIENCE:
+                        time.sleep(random.uniform(0, 0.01) * (repeats + 1))  # or they meet again
+                    else:
+                        self._refuse_another_version(error)
+                        raise
+            return self._transaction(engine, now, work, jobs, began)
+
+    def _create(self, now: int | None) -> None:
+        """Make the tables."""
+        with self._writing.begin() as connection, self.dialect.alone(connection, self._tables.prefix):
+            self._tables.create(connection, now)
 
     def _transaction(
-        self, engine: Engine, now: int | None, work: Callable[[Connection, Moment], Answer]
+        self, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str], began: float
     ) -> tuple[Answer, float, Moment]:
         before = self.clock.monotonic()
         with engine.begin() as connection:
+            connection.execution_options(until=began + LONGEST_CALL)
+            # The time is read when the turn has come.
+            locked = self._records.lock(connection, jobs)
             moment = self._tables.moment(connection, now)
-            return work(connection, moment), before, moment
+            return work(connection, moment, locked), before, moment
+
+    def _refuse_another_version(self, error: DBAPIError) -> None:
+        """Say of tables of another version rather that than what they lack."""
+        if self.dialect.says_hopeless(error):
+            with suppress(SQLAlchemyError, Unmade), self._reading.begin() as connection:
+                self._tables.moment(connection, None)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -168,15 +213,15 @@ class SqlStore(Store):
         jobs = [asked.job for asked in registrations]
         paused = [asked.job for asked in registrations if asked.paused is not None]
 
-        def work(connection: Connection, moment: Moment) -> list[Registered]:
-            loaded = self._records.load(connection, moment, jobs=jobs, live=paused)
+        def work(connection: Connection, moment: Moment, locked: Locked) -> list[Registered]:
+            loaded = self._records.load(connection, moment, locked, live=paused)
             answer = transitions.register(loaded.ledger, moment.now, registrations)
             self._records.save(connection, loaded)
             self._records.drop_nodes(connection, moment.now - GONE_AFTER)
             self._records.put_node(connection, replace(node, seen=moment.now))
             return answer
 
-        return self._do(self._writing, now, work)
+        return self._do(self._writing, now, work, jobs)
 
     def claim(
         self, node: str, offers: Sequence[Offer], *, nonce: str, now: int | None = None
@@ -198,7 +243,7 @@ class SqlStore(Store):
         self._step(
             now,
             lambda ledger, now: transitions.sent(ledger, now, published),
-            keys=keys, jobs=[key.job for key in keys], live=[key.job for key in keys],
+            keys=keys, jobs=[key.job for key in keys], waiting=[key.job for key in keys],
         )  # fmt: skip
 
     def expired(
@@ -206,13 +251,13 @@ class SqlStore(Store):
     ) -> Expired:
         """See :meth:`Store.expired`. An idle poll only reads, except once in a while."""
 
-        def look(connection: Connection, moment: Moment) -> Expired | None:
+        def look(connection: Connection, moment: Moment, _: Locked) -> Expired | None:
             if not self._is_noted(connection, moment, node):
                 return None
             self._latest = moment.now
             return self._records.due(connection, moment.now, limit, after)
 
-        def note(connection: Connection, moment: Moment) -> Expired:
+        def note(connection: Connection, moment: Moment, _: Locked) -> Expired:
             if self._went_back(moment):
                 loaded = self._records.load_ahead(connection, moment)
                 transitions.rewind(loaded.ledger, moment.now)
@@ -248,7 +293,7 @@ class SqlStore(Store):
         return self._step(
             now,
             lambda ledger, now: transitions.redispatch(ledger, now, node, nonce, asked),
-            keys=keys, jobs=[key.job for key in keys], live=[key.job for key in keys],
+            keys=keys, jobs=[key.job for key in keys], waiting=[key.job for key in keys],
         )  # fmt: skip
 
     # workers ------------------------------------------------------------------------------------
@@ -258,7 +303,10 @@ class SqlStore(Store):
         return self._step(
             now,
             lambda ledger, now: transitions.start(ledger, now, asked),
-            keys=[asked.key], jobs=[asked.key.job], live=[asked.key.job],
+            keys=[asked.key], jobs=[asked.key.job],
+            # A late start meets the overlap policy.
+            live=[asked.key.job] if asked.overlap != "allow" else (),
+            waiting=[asked.key.job] if asked.overlap == "allow" else (),
         )  # fmt: skip
 
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
@@ -276,7 +324,7 @@ class SqlStore(Store):
         return self._step(
             now,
             lambda ledger, now: transitions.finish(ledger, now, key, token, outcome, reason),
-            keys=[key], jobs=[key.job], live=[key.job],
+            keys=[key], jobs=[key.job], waiting=[key.job],
         )  # fmt: skip
 
     def requeue(
@@ -288,7 +336,7 @@ class SqlStore(Store):
             lambda ledger, now: transitions.requeue(
                 ledger, now, key, token, delay=delay, retries=retries, start_timeout=start_timeout
             ),
-            keys=[key], jobs=[key.job], live=[key.job],
+            keys=[key], jobs=[key.job], waiting=[key.job],
         )  # fmt: skip
 
     def release(self, releases: Sequence[Release], *, now: int | None = None) -> list[bool]:
@@ -297,7 +345,7 @@ class SqlStore(Store):
         return self._step(
             now,
             lambda ledger, now: transitions.release(ledger, now, releases),
-            keys=keys, jobs=[key.job for key in keys], live=[key.job for key in keys],
+            keys=keys, jobs=[key.job for key in keys], waiting=[key.job for key in keys],
         )  # fmt: skip
 
     # whoever ------------------------------------------------------------------------------------
@@ -315,17 +363,23 @@ class SqlStore(Store):
         return self._step(
             now,
             lambda ledger, now: transitions.resume(ledger, now, job),
-            jobs=[job], live=[job],
+            jobs=[job], waiting=[job],
         )  # fmt: skip
 
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
-        """See :meth:`Store.prune`. The search only reads; what it found is looked at again."""
+        """See :meth:`Store.prune`. The search only reads; what it found is looked at again.
 
-        def find(connection: Connection, moment: Moment) -> list[RunKey]:
-            return self._records.beyond_history(connection, moment.now - history, most, limit)
+        With many jobs the search is spread over several calls, so that none of them takes long.
+        """
 
-        def forget(connection: Connection, moment: Moment) -> int:
-            loaded = self._records.load(connection, moment, keys=doomed, jobs=[key.job for key in doomed])
+        def find(connection: Connection, moment: Moment, _: Locked) -> list[RunKey]:
+            doomed, self._pruned_to = self._records.beyond_history(
+                connection, moment.now - history, most, limit, self._pruned_to
+            )
+            return doomed
+
+        def forget(connection: Connection, moment: Moment, locked: Locked) -> int:
+            loaded = self._records.load(connection, moment, locked, keys=doomed)
             ended = [key for key, run in loaded.runs.items() if run.ended]
             transitions.forget(loaded.ledger, moment.now, ended)
             self._records.save(connection, loaded)
@@ -333,7 +387,7 @@ class SqlStore(Store):
             return len(ended)
 
         doomed = self._do(self._reading, now, find)
-        return self._do(self._writing, now, forget) if doomed else 0
+        return self._do(self._writing, now, forget, [key.job for key in doomed]) if doomed else 0
 
     def run(self, key: RunKey) -> Run | None:
         """See :meth:`Store.run`."""
@@ -363,6 +417,19 @@ def _parsed(url: str) -> URL:
         # SQLAlchemy's own words may have the password in them.
         scheme = url.partition(":")[0]
         raise StoreUnusable(f"the store's URL {scheme}:… cannot be read: sqlite:///jobs.db is one") from None
+
+
+def _shown(url: URL) -> str:
+    """The URL without passwords, wherever they stand in it."""
+    secret = re.compile("pass|pwd|secret|token", re.IGNORECASE)
+    query = {name: "***" if secret.search(name) else value for name, value in url.query.items()}
+    return url.set(query=query).render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
+
+
+def _refuse_a_late_one(connection: Connection, *_: Any) -> None:
+    until = connection.get_execution_options().get("until")
+    if until is not None and time.monotonic() > until:
+        raise StoreUnreachable(f"it answers too slowly: a call took more than {LONGEST_CALL} s")
 
 
 def _line(error: BaseException | None) -> str:

@@ -16,9 +16,11 @@ from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     Column,
     ColumnElement,
+    Computed,
     Connection,
     Index,
     MetaData,
@@ -27,12 +29,14 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    event,
     insert,
     literal_column,
     select,
     text,
     update,
 )
+from sqlalchemy.types import TypeEngine
 
 from ..errors import StoreUnusable
 from ..protocol import ACTIVE, BUFFERED, ENDED, Job, KnownSchedule, Node, Run
@@ -43,8 +47,11 @@ VERSION = 2
 
 #: As texts, so that a database can see that they are the conditions of its partial indexes.
 _ENDED = ", ".join(f"'{state}'" for state in sorted(ENDED))
-LIVE = text(f"state NOT IN ({_ENDED})")
-OVER = text(f"state IN ({_ENDED})")
+_LIVE = f"state NOT IN ({_ENDED})"
+_OVER = f"state IN ({_ENDED})"
+
+#: Where there are no partial indexes: 0 for an ended run, 1 for an active one, 2 for one that waits.
+_PHASE = f"CASE WHEN {_OVER} THEN 0 WHEN state = '{BUFFERED}' THEN 2 ELSE 1 END"
 
 Value = TypeVar("Value")
 
@@ -76,11 +83,11 @@ class Shape(Generic[Value]):
         self._coded = [name for name, kind in self._kinds.items() if kind in _READ]
         self._cells = attrgetter(*self.names)
 
-    def columns(self, collation: str | None) -> Iterable[Column[Any]]:
+    def columns(self, names: TypeEngine[str]) -> Iterable[Column[Any]]:
         """Return the columns; what is looked up is of a length that every database can index."""
         for name, kind in self._kinds.items():
             looked_up = name in self.key or name == "state"
-            sort = String(255, collation=collation) if looked_up and kind == "str" else _TYPES[kind][0]()
+            sort = names if looked_up and kind == "str" else _TYPES[kind][0]()
             yield Column(
                 name, sort, primary_key=name in self.key, autoincrement=False, nullable=name in self._optional
             )
@@ -202,28 +209,56 @@ class Tables:
         self.prefix, self.dialect = prefix, dialect
         self.metadata = MetaData()
         name, value = Column("name", String(64), primary_key=True), Column("value", Text, nullable=False)
-        self.meta = Table(f"{prefix}_meta", self.metadata, name, value)
-        self.jobs = Table(f"{prefix}_jobs", self.metadata, *JOB.columns(dialect.collation))
-        self.runs = Table(f"{prefix}_runs", self.metadata, *RUN.columns(dialect.collation))
-        self.nodes = Table(f"{prefix}_nodes", self.metadata, *NODE.columns(dialect.collation))
+        self.meta = self._table("meta", name, value)
+        self.jobs = self._table("jobs", *JOB.columns(dialect.names))
+        self.runs = self._table("runs", *RUN.columns(dialect.names))
+        self.nodes = self._table("nodes", *NODE.columns(dialect.names))
+        self.run_row = tuple(self.runs.c)
         self.run_key = (self.runs.c.job, self.runs.c.slot, self.runs.c.kind)
         self._index()
         self._now = literal_column(dialect.now, BigInteger)
         self._moment = select(self.meta.c.name, self.meta.c.value, self._now)
 
-    def _index(self) -> None:
-        """Index the live runs by job and by deadline, the ended ones by their end, and all by slot.
+    def _table(self, name: str, *columns: Column[Any]) -> Table:
+        table = Table(f"{self.prefix}_{name}", self.metadata, *columns, **self.dialect.table)
+        if self.dialect.made is not None:
+            said = DDL(self.dialect.made)  # type: ignore[no-untyped-call]
+            event.listen(table, "after_create", said)
+        return table
 
-        A buffered run is live, and its deadline NULL.
-        """
+    def refuse_long_names(self) -> None:
+        """Refuse a prefix that makes names some of which would be one name, cut off."""
+        most = self.dialect.longest_name
+        if most is not None and (over := len(f"{self.prefix}_runs_finished") - most) > 0:
+            long = f"the prefix {self.prefix!r} is too long for names of tables"
+            raise StoreUnusable(f"{long}: by {over} letters")
+
+    def _index(self) -> None:
+        """Index the live runs by job, those that wait, the ended ones by their end, and all by slot."""
         runs, name = self.runs.c, self.runs.name
-        live: dict[str, Any] = {"sqlite_where": LIVE, "postgresql_where": LIVE}
+        if self.dialect.phased:
+            self.live, self.over, self.waiting = map(text, ("phase IN (1, 2)", "phase = 0", "phase = 2"))
+            phase = Column("phase", SmallInteger, Computed(_PHASE, persisted=True))
+            self.runs.append_column(phase)
+            Index(f"{name}_live", phase, *self.run_key)
+        else:
+            self.live, self.over = text(_LIVE), text(_OVER)
+            self._index_the_live()
+        Index(f"{name}_finished", runs.finished_at, sqlite_where=self.over, postgresql_where=self.over)
+        Index(f"{name}_slot", runs.slot.desc(), runs.job, runs.kind)
+
+    def _index_the_live(self) -> None:
+        """In indexes of their own, with a condition. A buffered run is live, and its deadline NULL."""
+        runs, name = self.runs.c, self.runs.name
+        live: dict[str, Any] = {"sqlite_where": self.live, "postgresql_where": self.live}
         # All of the key, or SQLite would rather read a job's history, which comes in order.
         Index(f"{name}_live", *self.run_key, **live)
         if self.dialect.deadlines_indexed:
+            self.waiting = text(f"{_LIVE} AND deadline IS NULL")
             Index(f"{name}_deadline", runs.deadline, *self.run_key, **live)
-        Index(f"{name}_finished", runs.finished_at, sqlite_where=OVER, postgresql_where=OVER)
-        Index(f"{name}_slot", runs.slot.desc(), runs.job, runs.kind)
+        else:
+            self.waiting = text(f"state = '{BUFFERED}'")
+            Index(f"{name}_waiting", *self.run_key, postgresql_where=self.waiting)
 
     def create(self, connection: Connection, now: int | None) -> None:
         """Make what is not there yet, in a transaction that has no other beside it."""
