@@ -81,7 +81,7 @@ def test_status_and_runs_tell_what_happened_as_json(file_cluster):
     status = cluster.command('status', '--json', name='status')
     runs = cluster.command('runs', '--json', name='runs')
     assert (0, 0) == (status.wait(30), runs.wait(30))
-    assert {'store', 'nodes', 'active', 'jobs'} == set(json.loads(status.output))
+    assert {'store', 'nodes', 'active', 'buffered', 'paused', 'jobs'} == set(json.loads(status.output))
     found = json.loads(runs.output)
     assert {'succeeded', 'published'} <= {run['state'] for run in found}
     assert all(re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z', run['slot']) for run in found)
