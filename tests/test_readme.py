@@ -120,13 +120,19 @@ def test_an_existing_project(type_in, redis_url, tmp_path):
     for each in beats:
         each.wait_for(r'\[anarchon\] started as \S+:\d+ \(store redis://', 60)
     assert 1 == sum(f'report @ {started[1]}: dispatched by' in each.output for each in beats)
-    shown = [type_in(command, tmp_path) for command in look]
-    for terminal in shown:
+    shown = []
+    for command in look:
+        terminal = type_in(command, tmp_path)
         assert terminal.wait(60) == 0, terminal.tail()
-    status, table, as_json = (terminal.output for terminal in shown)
+        shown.append(terminal.output)
+    status, table, as_json, jobs, coming, paused, goes_on = shown
     assert 'running' in status
     assert started[1] in table
     assert '"state": "running"' in as_json
+    assert 'every 30s' in jobs
+    assert 5 == len(re.findall(r'^\S+Z  ', coming, re.MULTILINE))
+    assert paused.startswith('report is paused: the disk is full (by ')
+    assert goes_on.startswith('report goes on; it was paused: the disk is full (by ')
     # A deploy: the run is handed over, and nobody is there to take it.
     assert works.stop(30) == 0
     assert 'handed over to another instance' in works.output
