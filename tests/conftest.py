@@ -79,8 +79,14 @@ def mariadb_server():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Show the ends of the outputs of a failed test's processes."""
+    """Show the ends of the outputs of a failed test's processes.
+
+    Where tests run beside each other, a report has to be text that can be sent: half a character cannot.
+    """
     report = yield
+    report.sections = [
+        (name, text.encode('utf-8', 'backslashreplace').decode()) for name, text in report.sections
+    ]
     mine = getattr(item, 'funcargs', {}).get('processes')
     if report.when == 'call' and report.failed and mine is not None:
         report.sections.extend(mine.tails())
