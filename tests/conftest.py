@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -19,6 +21,17 @@ settings.load_profile('anarchon')
 def pytest_configure(config):
     """Answer a wrong ANARCHON_TEST_REQUIRE before the first test."""
     required()
+
+
+@pytest.fixture(autouse=True)
+def levels():
+    """A worker or a beat in this process sets levels for all of it: the next test has them as they were."""
+    loggers = [logging.getLogger(name) for name in (None, 'celery', 'anarchon_celery', 'anarchon_celery.runs')]
+    before = [(logger, logger.level, logger.propagate, logger.disabled) for logger in loggers]
+    yield
+    for logger, level, propagate, disabled in before:
+        logger.setLevel(level)
+        logger.propagate, logger.disabled = propagate, disabled
 
 
 @pytest.fixture
