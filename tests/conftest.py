@@ -26,7 +26,8 @@ def pytest_configure(config):
 @pytest.fixture(autouse=True)
 def levels():
     """A worker or a beat in this process sets levels for all of it: the next test has them as they were."""
-    loggers = [logging.getLogger(name) for name in (None, 'celery', 'anarchon_celery', 'anarchon_celery.runs')]
+    names = (None, 'celery', 'anarchon_celery', 'anarchon_celery.runs')
+    loggers = [logging.getLogger(name) for name in names]
     before = [(logger, logger.level, logger.propagate, logger.disabled) for logger in loggers]
     yield
     for logger, level, propagate, disabled in before:
