@@ -14,7 +14,7 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
 from types import FunctionType, ModuleType
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from celery import Celery
 
 from . import durations
-from .errors import SettingError
+from .errors import SettingError, in_one_line
 from .stores import SCHEMES, Store, open_store
 from .trust import LOOK_EVERY, margin
 
@@ -193,6 +193,22 @@ def policy_from(base: Policy, values: Mapping[str, Any], found: Mapping[str, Giv
         short = f"a lease of {lease} is given up {early} early: no time is left for a heartbeat every {beat}"
         raise wrong(it, f"{short}; a longer one is right, of 1s at least")
     return policy
+
+
+def check_celerys(app: Celery) -> None:
+    """Refuse those of Celery's settings that would be wrong for each entry.
+
+    Raises:
+        SettingError: One line.
+    """
+    if not isinstance(app.conf.beat_schedule, Mapping):
+        given = type(app.conf.beat_schedule).__name__
+        raise SettingError(f"beat_schedule is of type {given}: a dict of entries by name is right")
+    try:
+        app.timezone.utcoffset(datetime(2026, 1, 1))
+    except Exception as reason:
+        why = in_one_line(reason)
+        raise SettingError(f"timezone={app.conf.timezone!r}: no such time zone ({why})") from reason
 
 
 def zone_of_host(conf: Any) -> tuple[str, ...]:

@@ -13,14 +13,14 @@ from celery import Celery
 from celery.schedules import BaseSchedule, schedule
 
 from . import durations
-from .config import Config, did_you_mean
+from .config import Config, check_celerys, did_you_mean
 from .entries import Entry, planned_jobs
-from .errors import StoreError, in_one_line
+from .errors import SettingError, StoreError, in_one_line
 from .events import JobRefused
 from .origins import in_words
 from .plan import PlannedJob
 from .protocol import Job, Node
-from .slots import EPOCH, FireTimes
+from .slots import FireTimes
 from .stores import Store
 from .wallclock import Cron, Zone
 from .zones import zone_of as named_zone
@@ -120,7 +120,10 @@ class Desk:
     def jobs(self) -> dict[str, AppJob]:
         """The app's jobs by name; what was refused is in ``refusals``, a line for each."""
         if self._jobs is None:
-            _check_settings(self.app)
+            try:
+                check_celerys(self.app)
+            except SettingError as reason:
+                raise Refused(str(reason)) from reason
             self.app.loader.init_worker()  # as beat does: importing the modules makes entries and tasks
             self.app.finalize()
             found, self.refusals = planned_jobs(self.app, self.config)
@@ -199,18 +202,6 @@ class Desk:
     def refusal_lines(self) -> list[str]:
         """Return what beat says of the entries that it refuses."""
         return [str(JobRefused(line)) for line in self.refusals]
-
-
-def _check_settings(app: Celery) -> None:
-    """Refuse those of Celery's settings that would be wrong for each entry."""
-    if not isinstance(app.conf.beat_schedule, Mapping):
-        given = type(app.conf.beat_schedule).__name__
-        raise Refused(f"beat_schedule is of type {given}: a dict of entries by name is right")
-    try:
-        app.timezone.utcoffset(EPOCH.replace(tzinfo=None))
-    except Exception as reason:
-        why = in_one_line(reason)
-        raise Refused(f"timezone={app.conf.timezone!r}: no such time zone ({why})") from reason
 
 
 def begun(times: FireTimes, stored: Job | None, begin: int) -> tuple[FireTimes, int]:

@@ -11,14 +11,13 @@ exception out of ``tick`` ends beat, so none comes out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from celery import beat
 
-from .config import Config, redacted
+from .config import Config, check_celerys, redacted
 from .dispatch import Publisher
 from .dispatcher import Dispatcher
 from .entries import Entry, read_jobs
@@ -376,16 +375,9 @@ def _end_of(run: Run) -> Event:
 def _config(app: Any) -> Config:
     try:
         config = Config.of(app)
+        check_celerys(app)
     except SettingError as reason:
         raise SystemExit(f"anarchon: {reason}") from reason
-    if not isinstance(app.conf.beat_schedule, Mapping):
-        given = type(app.conf.beat_schedule).__name__
-        raise SystemExit(f"anarchon: beat_schedule is of type {given}: a dict of entries by name is right")
-    try:
-        app.timezone.utcoffset(datetime(2026, 1, 1))
-    except Exception as reason:
-        why = in_one_line(reason)
-        raise SystemExit(f"anarchon: timezone={app.conf.timezone!r}: no such time zone ({why})") from reason
     if app.conf.task_always_eager:
         raise SystemExit("anarchon: task_always_eager=True: beat would run each task itself; False is right")
     return config
