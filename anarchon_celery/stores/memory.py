@@ -42,7 +42,9 @@ _STORES: dict[tuple[str, str], MemoryStore] = {}
 _OPENING = threading.Lock()
 
 
-def open_store(url: str, *, prefix: str, options: Mapping[str, Any]) -> MemoryStore:
+def open_store(
+    url: str, *, prefix: str, options: Mapping[str, Any], within: float = float("inf")
+) -> MemoryStore:
     """Return this process's store of that name."""
     with _OPENING:
         return _STORES.setdefault((url, prefix), MemoryStore(url))

@@ -48,7 +48,8 @@ from ..protocol import (
     Started,
 )
 from . import Store
-from .dialects import PATIENCE, SQLITE, Dialect
+from .budget import at_most, is_late, left, whole
+from .dialects import LONGEST_CALL, PATIENCE, SQLITE, Dialect
 from .mariadb import MARIADB
 from .postgresql import POSTGRESQL
 from .records import Locked, Records
@@ -69,37 +70,44 @@ DIALECTS: Mapping[str, Dialect] = {
 #: How often a step is done again that others were in the way of.
 REPEATS = 3
 
-#: No statement begins later in a call: with the time for one, it ends before a claim runs out.
-LONGEST_CALL = 2 * PATIENCE
+#: The last part of a call, in which no statement begins: what was begun is rolled back in good order.
+CLOSING = 0.2
 
 #: What an idle poll leaves as it is: a node seen less long ago, a latest time this close.
 SEEN_EVERY = 5_000
 LATEST_EVERY = 1_000
 
 
-def open_store(url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None) -> SqlStore:
+def open_store(
+    url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None,
+    within: float = LONGEST_CALL,
+) -> SqlStore:  # fmt: skip
     """Return the store at ``url``; nothing is connected until the first verb."""
-    return SqlStore(url, prefix=prefix, options=options)
+    return SqlStore(url, prefix=prefix, options=options, within=within)
 
 
 class SqlStore(Store):
     """A store in a database; each object has connections of its own, opened when they are needed."""
 
     def __init__(
-        self, url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None
-    ) -> None:
+        self, url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None,
+        within: float = LONGEST_CALL,
+    ) -> None:  # fmt: skip
         """Prepare the engine; see :func:`open_store`."""
         super().__init__()
+        self.within = min(LONGEST_CALL, within)
+        patience = PATIENCE * self.within
         parsed = _parsed(url)
         if parsed.get_backend_name() not in DIALECTS:
             known = ", ".join(DIALECTS)
             raise StoreUnusable(f"no store for {parsed.get_backend_name()!r} yet: known are {known}")
         self.dialect = DIALECTS[parsed.get_backend_name()]
-        parsed, settings = self.dialect.engine(parsed, options or {})
+        parsed, settings = self.dialect.engine(parsed, options or {}, patience)
         self.shown = _shown(parsed)
         self._engine = self._made(parsed, settings)
-        self.dialect.attend(self._engine)
-        event.listen(self._engine, "before_cursor_execute", _refuse_a_late_one)
+        self.dialect.attend(self._engine, patience)
+        for what in ("before_cursor_execute", "commit"):
+            event.listen(self._engine, what, _refuse_a_late_one)
         self._reading = self._engine.execution_options(**self.dialect.reading)
         self._writing = self._engine.execution_options(**self.dialect.writing)
         self._tables = Tables(prefix, self.dialect)
@@ -150,34 +158,33 @@ class SqlStore(Store):
         self, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str]
     ) -> tuple[Answer, float, Moment]:
         """Do some work in one transaction; again where that helps, since every verb may be repeated."""
-        began = time.monotonic()
-        with self._told():
+        with at_most(self.within), self._told():
             for repeats in range(REPEATS):
                 try:
-                    return self._transaction(engine, now, work, jobs, began)
+                    return self._transaction(engine, now, work, jobs)
                 except Unmade:
                     self._create(now)
                 except DBAPIError as error:
                     if self.dialect.says_missing(error):
                         self._create(now)
-                    elif self.dialect.says_passing(error) and time.monotonic() - began < PATIENCE:
+                    elif self.dialect.says_passing(error) and not is_late():
                         time.sleep(random.uniform(0, 0.01) * (repeats + 1))  # or they meet again
                     else:
                         self._refuse_another_version(error)
                         raise
-            return self._transaction(engine, now, work, jobs, began)
+            return self._transaction(engine, now, work, jobs)
 
     def _create(self, now: int | None) -> None:
-        """Make the tables."""
-        with self._writing.begin() as connection, self.dialect.alone(connection, self._tables.prefix):
-            self._tables.create(connection, now)
+        """Make the tables; where that takes longer than a call may, the next one goes on."""
+        for some in self._tables.parts:
+            with self._writing.begin() as connection, self.dialect.alone(connection, self._tables.prefix):
+                self._tables.create(connection, some, now)
 
     def _transaction(
-        self, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str], began: float
+        self, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str]
     ) -> tuple[Answer, float, Moment]:
         before = self.clock.monotonic()
         with engine.begin() as connection:
-            connection.execution_options(until=began + LONGEST_CALL)
             # The time is read when the turn has come.
             locked = self._records.lock(connection, jobs)
             moment = self._tables.moment(connection, now)
@@ -426,10 +433,9 @@ def _shown(url: URL) -> str:
     return url.set(query=query).render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
 
 
-def _refuse_a_late_one(connection: Connection, *_: Any) -> None:
-    until = connection.get_execution_options().get("until")
-    if until is not None and time.monotonic() > until:
-        raise StoreUnreachable(f"it answers too slowly: a call took more than {LONGEST_CALL} s")
+def _refuse_a_late_one(*_: Any) -> None:
+    if left() < CLOSING * whole():
+        raise StoreUnreachable(f"it answers too slowly: {whole():g} s are not enough for a call")
 
 
 def _line(error: BaseException | None) -> str:
