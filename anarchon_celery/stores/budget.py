@@ -29,6 +29,18 @@ def at_most(seconds: float) -> Iterator[None]:
         _mine.window = outside
 
 
+@contextmanager
+def beside(seconds: float) -> Iterator[None]:
+    """Let what happens inside take so long, whatever is left outside, and without using that up."""
+    outside, begin = getattr(_mine, "window", None), time.monotonic()
+    _mine.window = (begin, begin + seconds)
+    try:
+        yield
+    finally:
+        spent = time.monotonic() - begin
+        _mine.window = outside and (outside[0] + spent, outside[1] + spent)
+
+
 def left() -> float:
     """Return the seconds that are left: none or less where they are over, infinitely many in no call."""
     return float(_window()[1] - time.monotonic())

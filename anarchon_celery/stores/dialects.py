@@ -92,8 +92,6 @@ class Dialect:
     engine: Callable[[URL, Mapping[str, Any], float], tuple[URL, dict[str, Any]]]
     #: Listen to the engine, before it is used.
     attend: Callable[[Engine, float], None]
-    #: Whether each table is made in a transaction of its own, so that a slow server gets there.
-    made_singly: bool = True
     #: While the tables of a prefix are made: nobody else makes them.
     alone: Callable[[Connection, str], AbstractContextManager[None]] = lambda *_: nullcontext()
     #: What an error is known by: its words, or the code of a server that has codes.
@@ -224,7 +222,6 @@ SQLITE = Dialect(
     listed=_listed_json,
     engine=_sqlite_engine,
     attend=_attend_sqlite,
-    made_singly=False,
     missing=("no such table",),
     hopeless=("not a database", "malformed", "readonly", "no such column", "no column named"),
 )

@@ -2,8 +2,8 @@
 
 A call is one script, and one round trip; a second one where the server does not know the script
 (yet), or has been replaced by another. All of it together takes :data:`.connections.MOST` seconds
-at most, or what the store was given. What may have been carried out is not repeated, but where there is another server to ask:
-the callers' nonces make it the same call.
+at most, or what the store was given. What may have been carried out is not repeated, but where
+there is another server to ask: the callers' nonces make it the same call.
 """
 
 from __future__ import annotations

@@ -34,6 +34,9 @@ from .dialects import Dialect
 #: How long an answer is waited for, and the server's first word.
 ANSWER_WITHIN, CONNECTED_WITHIN = 3.5, 3
 
+#: How long MySQL keeps a connection that says nothing (seconds): in the middle of a step, or at rest.
+IDLE_FOR = 60
+
 #: The oldest that have what this takes: MariaDB's bytes without padding, MySQL's.
 _OLDEST = {"MariaDB": (10, 4), "MySQL": (8, 0)}
 
@@ -151,11 +154,15 @@ def _set_up(connection: Any, patience: int) -> None:
             raise StoreUnusable(
                 f"{connection.host}:{connection.port} is read-only, as a replica is: the primary is right"
             )
-        longest = "max_statement_time = {}" if kind == "MariaDB" else "max_execution_time = {}000"
+        # Else who vanishes in the middle of a step, without a word, has its jobs locked for hours.
+        longest = (
+            f"max_statement_time = {patience}, idle_transaction_timeout = {2 * patience}"
+            if kind == "MariaDB" else f"max_execution_time = {patience}000, wait_timeout = {IDLE_FOR}"
+        )  # fmt: skip
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute(
             f"SET SESSION innodb_lock_wait_timeout = {patience}, lock_wait_timeout = {patience},"
-            f" {longest.format(patience)},"
+            f" {longest},"
             " time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
         )
     connection.commit()

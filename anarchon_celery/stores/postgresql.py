@@ -20,7 +20,7 @@ import re
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -126,6 +126,8 @@ def _patient() -> Any:
             except StopIteration as end:
                 return end.value
             self.pgconn.finish()
+            with suppress(Exception):  # what it would still send
+                gen.close()
             raise psycopg.OperationalError(f"no answer within {patience:.1f} s")
 
     return Patient

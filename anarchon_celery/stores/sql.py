@@ -48,7 +48,7 @@ from ..protocol import (
     Started,
 )
 from . import Store
-from .budget import at_most, is_late, left, whole
+from .budget import at_most, beside, is_late, left, whole
 from .dialects import LONGEST_CALL, PATIENCE, SQLITE, Dialect
 from .mariadb import MARIADB
 from .postgresql import POSTGRESQL
@@ -69,6 +69,9 @@ DIALECTS: Mapping[str, Dialect] = {
 
 #: How often a step is done again that others were in the way of.
 REPEATS = 3
+
+#: How long the tables may be made, in seconds: they are some thirty statements.
+MAKING = 20.0
 
 #: The last part of a call, in which no statement begins: what was begun is rolled back in good order.
 CLOSING = 0.2
@@ -175,10 +178,10 @@ class SqlStore(Store):
             return self._transaction(engine, now, work, jobs)
 
     def _create(self, now: int | None) -> None:
-        """Make the tables; where that takes longer than a call may, the next one goes on."""
-        for some in self._tables.parts:
-            with self._writing.begin() as connection, self.dialect.alone(connection, self._tables.prefix):
-                self._tables.create(connection, some, now)
+        """Make the tables. It may take longer than a call: nothing is claimed yet, nor held."""
+        alone, prefix = self.dialect.alone, self._tables.prefix
+        with beside(MAKING), self._writing.begin() as connection, alone(connection, prefix):
+            self._tables.create(connection, now)
 
     def _transaction(
         self, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str]
@@ -206,6 +209,8 @@ class SqlStore(Store):
         except Unmade as error:
             raise StoreUnusable(f"{self.shown}: {error}") from None
         except DBAPIError as error:
+            if (late := _refusal_behind(error)) is not None:
+                raise StoreUnreachable(f"{self.shown}: {late}") from error
             kind = StoreUnusable if self.dialect.says_hopeless(error) else StoreUnreachable
             raise kind(f"{self.shown}: {_line(error.orig)}") from error
         except SQLAlchemyError as error:
@@ -436,6 +441,14 @@ def _shown(url: URL) -> str:
 def _refuse_a_late_one(*_: Any) -> None:
     if left() < CLOSING * whole():
         raise StoreUnreachable(f"it answers too slowly: {whole():g} s are not enough for a call")
+
+
+def _refusal_behind(error: BaseException) -> BaseException | None:
+    """Our own reason, where what failed is the rollback that it led to."""
+    behind = error.__context__
+    while behind is not None and not isinstance(behind, StoreUnreachable):
+        behind = behind.__context__
+    return behind
 
 
 def _line(error: BaseException | None) -> str:

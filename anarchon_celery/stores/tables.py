@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -260,17 +260,9 @@ class Tables:
             self.waiting = text(f"state = '{BUFFERED}'")
             Index(f"{name}_waiting", *self.run_key, postgresql_where=self.waiting)
 
-    @property
-    def parts(self) -> list[Sequence[Table]]:
-        """What is made in one transaction each; the last one makes it whole."""
-        tables = (self.jobs, self.runs, self.nodes, self.meta)
-        return [[table] for table in tables] if self.dialect.made_singly else [tables]
-
-    def create(self, connection: Connection, some: Sequence[Table], now: int | None) -> None:
-        """Make of some tables what is not there yet, in a transaction that has no other beside it."""
-        self.metadata.create_all(connection, tables=some)
-        if self.meta not in some:
-            return
+    def create(self, connection: Connection, now: int | None) -> None:
+        """Make what is not there yet, in a transaction that has no other beside it."""
+        self.metadata.create_all(connection)
         created = connection.execute(select(self._now)).scalar_one() if now is None else now
         meta = {"version": VERSION, "identity": secrets.token_hex(8), "created": created, "latest": 0}
         known = set(connection.execute(select(self.meta.c.name)).scalars())
