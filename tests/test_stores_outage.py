@@ -340,12 +340,12 @@ def test_a_server_that_needs_a_third_of_a_second_for_each_statement_is_slow_but_
         site.proxy.delay = 0.3
         with closing(site.open()) as store:
             calls = until_it_answers(lambda: claim(store, "report"), 4)
-            for slot in (T + 1, T + 2):
-                calls.append(took(partial(claim, store, "report", slot=slot, now=slot))[0])
+            calls.append(took(partial(claim, store, "report", slot=T + 1, now=T + 1))[0])
             assert max(calls) < LONGEST_CALL + 0.5
-            assert max(calls[-2:]) < 3
+            assert calls[-1] < 3
             assert site.proxy.accepted == 1
-            assert len(store.runs()) == 3
+        with closing(site.aside()) as other:
+            assert len(other.runs()) == 2
 
     side_by_side(ask_slowly, sites)
 
@@ -357,12 +357,10 @@ def test_a_server_that_needs_two_seconds_for_each_statement_is_refused_with_noth
             if is_connected:
                 store.jobs()
             proxy.delay = 2.0
-            for _ in range(2):
-                seconds, error = took(lambda: claim(store, "report"))
-                assert isinstance(error, StoreUnreachable)
-                assert seconds < LONGEST_CALL + 0.5
-            if is_connected:
-                assert "too slowly" in str(error) or "connecti" in str(error)
+            seconds, error = took(partial(claim, store, "report"))
+            assert isinstance(error, StoreUnreachable)
+            assert "too slowly" in str(error) or "connection timeout" in str(error)
+            assert seconds < LONGEST_CALL + 0.5
 
     for site in sites:
         with closing(site.aside()) as store:
@@ -378,7 +376,7 @@ def test_what_would_be_committed_too_late_is_not_committed(site):
     """Else a slow server would win slots that nobody hears of."""
     with closing(site.aside()) as other, closing(site.open(within=1.0)) as store:
         register(other, "report")
-        store.jobs()
+        until_it_answers(store.jobs, 9)
 
         def slow_down(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
             if statement.startswith(("INSERT", "UPDATE")):
@@ -462,11 +460,11 @@ def test_a_call_ends_within_half_the_claim_timeout_on_each_store(sites, redis_se
         with Proxy(port) as proxy:
             by_proxy = url.replace(f":{port}/", f":{proxy.port}/")
             with closing(store_of(by_proxy, anarchon_claim_timeout=2)) as store:
-                register(store, "report")
+                until_it_answers(partial(register, store, "report"), 9)  # type: ignore[arg-type]
                 proxy.answers_vanish = True
                 seconds, error = took(lambda: store.renew([Holding(key=KEY, token="t", fence=1)]))
                 assert isinstance(error, StoreUnreachable)
-                assert 0.8 < seconds < 1.3
+                assert 0.8 < seconds < 1.6
 
     asked = [(redis_url, redis_server.port)] + [(site.server.url(), site.server.port) for site in sites]
     side_by_side(lambda one: fall_in(*one), asked)
