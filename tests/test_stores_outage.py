@@ -5,6 +5,7 @@ The same for Redis is in test_redis_forms.py; whole nodes meet it in cluster/tes
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 import sqlite3
@@ -39,7 +40,7 @@ from anarchon_celery.stores.dialects import LONGEST_CALL
 from anarchon_celery.stores.sql import REPEATS, SqlStore
 from tests.proxy import Proxy
 from tests.servers import free_port
-from tests.test_stores_sql import BEAT, HOUR, MINUTE, SECOND, T, claim, refused, register
+from tests.test_stores_sql import BEAT, HOUR, MINUTE, SECOND, T, begin, claim, refused, register
 
 KINDS = ("postgresql", "mariadb")
 
@@ -85,6 +86,14 @@ def sites(request) -> Iterator[list[Site]]:
     yield found
     for one in found:
         one.proxy.close()
+
+
+@pytest.fixture(autouse=True)
+def one_line_each(caplog) -> Iterator[None]:
+    """Whatever happens, it is told by an exception of one line: nobody logs a traceback beside it."""
+    yield
+    logged = [record for phase in ("setup", "call") for record in caplog.get_records(phase)]
+    assert [record.getMessage() for record in logged if record.levelno >= logging.ERROR] == []
 
 
 @pytest.fixture
@@ -370,6 +379,21 @@ def test_a_server_that_needs_two_seconds_for_each_statement_is_refused_with_noth
         with closing(site.aside()) as store:
             assert store.runs() == []
             assert claim(store, "report") == ["won"]
+
+
+def test_a_verb_of_two_transactions_is_one_call(site):
+    with closing(site.aside()) as other, closing(site.open(within=1.0)) as store:
+        (lease,) = begin(other, "report")
+        other.finish(lease.key, "t", "succeeded", now=T)
+        until_it_answers(store.jobs, 9)
+        site.proxy.delay = 0.13
+        for call in (
+            partial(store.expired, BEAT, 9, now=T + HOUR),
+            partial(store.prune, history=1, most=1, now=T + HOUR),
+        ):
+            seconds, error = took(call)
+            assert "too slowly" in str(error)
+            assert seconds < 1.1
 
 
 def test_what_would_be_committed_too_late_is_not_committed(site):

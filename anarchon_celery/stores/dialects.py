@@ -51,6 +51,12 @@ LONGEST_CALL = 5.0
 #: Which part of that it waits for its turn.
 PATIENCE = 0.6
 
+#: How connections to a server are kept. A step leaves none in a transaction, so that no rollback is sent
+#: with each return: where that fails, the pool logs a traceback, and MariaDB takes a round trip more.
+POOL: Mapping[str, Any] = {
+    "pool_size": 5, "max_overflow": 10, "pool_use_lifo": True, "pool_reset_on_return": None,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:

@@ -29,7 +29,7 @@ from sqlalchemy.ext.compiler import compiles
 from ..errors import StoreUnusable
 from .budget import left
 from .connecting import Connector
-from .dialects import Dialect
+from .dialects import POOL, Dialect
 
 #: How long an answer is waited for, and the server's first word.
 ANSWER_WITHIN, CONNECTED_WITHIN = 3.5, 3
@@ -69,7 +69,7 @@ def _engine(url: URL, given: Mapping[str, Any], patience: float) -> tuple[URL, d
     connect = {name: value for name, value in own.items() if name not in url.query}
     url, tls = _tls(url)
     connect = {**connect, **tls, **given.get("connect_args", {})}
-    pool = {"pool_size": 5, "max_overflow": 10, "pool_timeout": patience, "pool_use_lifo": True}
+    pool = {"pool_timeout": patience, **POOL}
     return url.set(drivername="mysql+pymysql"), {**pool, **given, "connect_args": connect}
 
 

@@ -46,7 +46,7 @@ from sqlalchemy.engine import URL, ExceptionContext
 from ..errors import StoreUnusable
 from .budget import left
 from .connecting import Connector
-from .dialects import Dialect
+from .dialects import POOL, Dialect
 
 #: How long an answer is waited for, and how long one is waited for while a connection is made.
 ANSWER_WITHIN, CONNECTED_WITHIN = 3.5, 3
@@ -72,7 +72,7 @@ def _engine(url: URL, given: Mapping[str, Any], patience: float) -> tuple[URL, d
     # Transactions begin where _begin says, and nowhere else; a server keeps nothing from one to the next.
     own = {"autocommit": True, "prepare_threshold": None}
     connect = {**connect, **given.get("connect_args", {}), **own}
-    pool = {"pool_size": 5, "max_overflow": 10, "pool_timeout": patience, "pool_use_lifo": True}
+    pool = {"pool_timeout": patience, **POOL}
     options = {"use_native_hstore": False, **pool, **given, "connect_args": connect}
     return url.set(drivername="postgresql+psycopg"), options
 

@@ -279,7 +279,8 @@ class SqlStore(Store):
             self._latest = moment.now
             return self._records.due(connection, moment.now, limit, after)
 
-        return self._do(self._reading, now, look) or self._do(self._writing, now, note)
+        with at_most(self.within):
+            return self._do(self._reading, now, look) or self._do(self._writing, now, note)
 
     def _is_noted(self, connection: Connection, moment: Moment, node: Node) -> bool:
         """Whether what a poll writes is near enough to what stands there."""
@@ -398,8 +399,9 @@ class SqlStore(Store):
             self._records.drop(connection, ended)
             return len(ended)
 
-        doomed = self._do(self._reading, now, find)
-        return self._do(self._writing, now, forget, [key.job for key in doomed]) if doomed else 0
+        with at_most(self.within):
+            doomed = self._do(self._reading, now, find)
+            return self._do(self._writing, now, forget, [key.job for key in doomed]) if doomed else 0
 
     def run(self, key: RunKey) -> Run | None:
         """See :meth:`Store.run`."""

@@ -78,7 +78,7 @@ class Server:
 
 
 class File:
-    """A SQLite file, and somebody else who keeps it for himself; there is no network, and no call to count."""
+    """A SQLite file, and somebody else who keeps it for himself; there is no network, no call to count."""
 
     calls = 0
 
