@@ -40,7 +40,7 @@ from anarchon_celery.stores.dialects import LONGEST_CALL
 from anarchon_celery.stores.sql import REPEATS, SqlStore
 from tests.proxy import Proxy
 from tests.servers import free_port
-from tests.test_stores_sql import BEAT, HOUR, MINUTE, SECOND, T, begin, claim, refused, register
+from tests.test_stores_sql import BEAT, HOUR, MINUTE, SECOND, T, begin, claim, refused, register, statements
 
 KINDS = ("postgresql", "mariadb")
 
@@ -401,17 +401,28 @@ def test_what_would_be_committed_too_late_is_not_committed(site):
     with closing(site.aside()) as other, closing(site.open(within=1.0)) as store:
         register(other, "report")
         until_it_answers(store.jobs, 9)
+        with statements(store) as seen:
+            assert claim(store, "report", slot=T - 1, overlap="allow") == ["won"]
+        last = iter(range(len(seen)))
 
-        def slow_down(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-            if statement.startswith(("INSERT", "UPDATE")):
+        def slow_down(*_: Any) -> None:
+            if next(last) == len(seen) - 1:
                 site.proxy.delay = 0.85
 
         event.listen(store._engine, "before_cursor_execute", slow_down)
         with refused(StoreUnreachable, "too slowly", "1 s"):
-            claim(store, "report")
+            claim(store, "report", overlap="allow")
         site.proxy.heal()
-        assert other.runs() == []
-        assert claim(other, "report", nonce="o") == ["won"]
+        assert [run.slot for run in other.runs()] == [T - 1]
+        assert claim(other, "report", nonce="o", overlap="allow") == ["won"]
+
+
+def test_a_call_sends_its_statements_and_one_commit(site, store):
+    store.jobs()
+    before = site.proxy.requests
+    with statements(store) as seen:
+        claim(store, "report")
+    assert site.proxy.requests - before == len(seen) + 1
 
 
 def test_the_tables_are_made_on_a_slow_server_too(site):
@@ -485,7 +496,7 @@ def test_a_call_ends_within_half_the_claim_timeout_on_each_store(sites, redis_se
             by_proxy = url.replace(f":{port}/", f":{proxy.port}/")
             with closing(store_of(by_proxy, anarchon_claim_timeout=2)) as store:
                 until_it_answers(partial(register, store, "report"), 9)  # type: ignore[arg-type]
-                proxy.answers_vanish = True
+                proxy.requests_vanish = True
                 seconds, error = took(lambda: store.renew([Holding(key=KEY, token="t", fence=1)]))
                 assert isinstance(error, StoreUnreachable)
                 assert 0.8 < seconds < 1.6
