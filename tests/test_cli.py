@@ -116,7 +116,7 @@ class Desk:
 
     def close(self) -> None:
         self.app.close()
-        memory._STORES.pop((self.app.conf.anarchon_store, "anarchon"), None)
+        memory._ROOMS.pop((self.app.conf.anarchon_store, "anarchon"), None)
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ class Stage:
         for each in list(self.keeper._leases.values()):
             self.keeper.let_go(each)
         self.app.close()
-        memory._STORES.pop((self.url, "anarchon"), None)
+        memory._ROOMS.pop((self.url, "anarchon"), None)
 
 
 @pytest.fixture
