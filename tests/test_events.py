@@ -121,6 +121,10 @@ NODE_LINES = [
         "entry 'holidays': its schedule is not due before 2026-10-10T12:00:30.000Z, as far as it was asked; "
         "it is asked again then",
     ),
+    (
+        events.StoreForgot("redis://h is another store than before", 30), "WARNING",
+        "redis://h is another store than before; for one lease (30 s) nothing starts, and runs are put back",
+    ),
     (events.StoreLost("refused", 0.5), "WARNING", "waiting for the store: refused; trying again in 0.5 s"),
     (events.StoreBack(), "INFO", "the store answers again"),
     (events.BrokerLost("refused", 5.0), "WARNING", "waiting for the broker: refused; trying again in 5 s"),

@@ -203,11 +203,17 @@ class Store(ABC):
             raise StoreReplaced(f"{self.shown} {ANOTHER}")
 
     def _answered(
-        self, before: float, now: int, identity: str, young_since: int | None, *, noted: bool = False
-    ) -> None:
-        """Learn from an answer the time, which store it is from, and that it notes that this node lives."""
+        self, before: float, now: int, identity: str, young_since: int | None, *, noted: bool = False,
+        registers: bool = False,
+    ) -> None:  # fmt: skip
+        """Learn from an answer the time, which store it is from, and that it notes that this node lives.
+
+        A beat goes on knowing the store that it knew, until it registers with another one.
+        """
         self.clock.observe(before, self.clock.monotonic(), now)
-        self.identity, self.young_since = identity, young_since
+        self.young_since = young_since
+        if registers or self._node is None:
+            self.identity = identity
         if noted:
             self._noted = now
 

@@ -99,8 +99,9 @@ class MemoryStore(Store):
             ledger.changed_jobs.clear()
             ledger.changed_runs.clear()
             self._answered(
-                before, read, ledger.origin.identity, ledger.origin.young_since, noted=is_noted
-            )
+                before, read, ledger.origin.identity, ledger.origin.young_since, noted=is_noted,
+                registers=verb == "register",
+            )  # fmt: skip
         return answer
 
     def _met(self, ledger: Ledger, now: int) -> Origin:

@@ -308,7 +308,7 @@ class RedisStore(Store):
         with self._answering:
             self._answered(
                 before, envelope["now"], envelope["identity"], envelope.get("young_since"),
-                noted="noted" in envelope,
+                noted="noted" in envelope, registers=verb == "register",
             )  # fmt: skip
         self._warn(items(envelope["unreadable"]))
         return envelope.get("answer")

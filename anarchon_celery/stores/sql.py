@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -161,7 +161,9 @@ class SqlStore(Store):
         """Do some work at one moment, in one transaction, and learn the time from it."""
         answer, before, moment = self._repeated(Step(verb, engine, now, work, jobs))
         origin, noted = moment.origin, moment.noted == moment.now
-        self._answered(before, moment.now, origin.identity, origin.young_since, noted=noted)
+        self._answered(
+            before, moment.now, origin.identity, origin.young_since, noted=noted, registers=verb == "register"
+        )
         return answer
 
     def _look(self, work: Callable[[Connection], Answer]) -> Answer:
@@ -348,42 +350,32 @@ class SqlStore(Store):
 
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
         """See :meth:`Store.renew`. Only what is forgotten needs the jobs, and all their runs."""
-        answers = self._renewed(holdings, now)
+        answers = self._step(
+            "renew", now, lambda ledger, now: _renewed(ledger, now, holdings),
+            keys=[held.key for held in holdings],
+        )  # fmt: skip
         forgotten = [held for held, said in zip(holdings, answers, strict=True) if said is None]
         put_back = iter(self._put_back(forgotten, now) if forgotten else ())
         return [next(put_back) if said is None else said for said in answers]
 
-    def _renewed(self, holdings: Sequence[Holding], now: int | None) -> list[Renewal | None]:
-        """Renew what is known; None stands for what the store may have forgotten."""
-
-        def renew(ledger: Ledger, now: int) -> list[Renewal | None]:
-            return [
-                None if transitions.can_be_put_back(ledger.runs.get(held.key), held)
-                else transitions.renew(ledger, now, [held])[0]
-                for held in holdings
-            ]  # fmt: skip
-
-        return self._step("renew", now, renew, keys=[held.key for held in holdings])
-
     def _put_back(self, holdings: Sequence[Holding], now: int | None) -> list[Renewal]:
         """Renew what the store has forgotten, once it is noted that it has."""
-
-        def renew(ledger: Ledger, now: int) -> list[Renewal]:
-            return transitions.renew(ledger, now, holdings)
-
-        if any(held.store == self.identity for held in holdings):
-            self._lose_writes(now)
+        self._lose_writes({held.store for held in holdings}, now)
         jobs = [held.key.job for held in holdings]
-        return self._step("renew", now, renew, keys=[held.key for held in holdings], jobs=jobs, live=jobs)
+        return self._step(
+            "renew", now, lambda ledger, now: transitions.renew(ledger, now, holdings),
+            keys=[held.key for held in holdings], jobs=jobs, live=jobs,
+        )  # fmt: skip
 
-    def _lose_writes(self, now: int | None) -> None:
-        """Note that the store lost some, if nobody did yet."""
+    def _lose_writes(self, known: Set[str], now: int | None) -> None:
+        """Note that the store lost some, if it is one of those that knew of them."""
 
         def lose(connection: Connection, moment: Moment, _: Locked) -> None:
             lost = moment.origin.reborn(moment.now, new_identity())
-            self._tables.put_origin(
-                connection, lambda origin: lost if origin == moment.origin else origin
-            )
+            if moment.origin.identity in known:
+                self._tables.put_origin(
+                    connection, lambda origin: lost if origin == moment.origin else origin
+                )
 
         self._do("renew", self._writing, now, lose)
 
@@ -479,6 +471,15 @@ class SqlStore(Store):
     def close(self) -> None:
         """See :meth:`Store.close`."""
         self._engine.dispose()
+
+
+def _renewed(ledger: Ledger, now: int, holdings: Sequence[Holding]) -> list[Renewal | None]:
+    """Renew what is known; None stands for what the store may have forgotten."""
+    return [
+        None if transitions.can_be_put_back(ledger.runs.get(held.key), held)
+        else transitions.renew(ledger, now, [held])[0]
+        for held in holdings
+    ]  # fmt: skip
 
 
 def _parsed(url: str) -> URL:

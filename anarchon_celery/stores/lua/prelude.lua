@@ -106,7 +106,7 @@ local function young_for(lease)
 end
 
 local function node_of(id)
-  local found = redis.call('HGET', NODES, id)
+  local found = redis.pcall('HGET', NODES, id)
   local read, node = pcall(cjson.decode, found or '')
   return read and type(node) == 'table' and node or nil, found
 end
