@@ -40,7 +40,7 @@ def _of_redis(store: RedisStore) -> Callable[[], None]:
     def keys() -> list[bytes]:
         return list(client.scan_iter(f'{store.prefix}:*', count=1000))
 
-    dumped = {key: client.dump(key) for key in keys()}
+    dumped = {key: client.dump(key) or b'' for key in keys()}
 
     def restore() -> None:
         for key in keys():
@@ -68,3 +68,16 @@ def _of_tables(store: SqlStore) -> Callable[[], None]:
                     connection.execute(table.insert(), rows[table])
 
     return restore
+
+
+def wipe(store: Store) -> None:
+    """Let its server forget everything."""
+    if isinstance(store, MemoryStore):
+        store.room.wipe()
+    elif isinstance(store, RedisStore):
+        client = store._link._client_there()
+        for key in client.scan_iter(f'{store.prefix}:*', count=1000):
+            client.delete(key)
+    else:
+        assert isinstance(store, SqlStore)
+        store._tables.metadata.drop_all(store._engine)

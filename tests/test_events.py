@@ -34,6 +34,11 @@ RUN_LINES = [
     (events.SlotSkipped(KEY, "missed"), "INFO", "skipped (missed)"),
     (events.RunFailed(KEY, 12, "ValueError: …"), "INFO", "failed after 12 ms: ValueError: …"),
     (
+        events.RunPutBack(KEY, 12004),
+        "WARNING",
+        "put back after 12004 ms into a store that had forgotten it",
+    ),
+    (
         events.RunLost(KEY, 31002, "taken over as attempt 2"),
         "WARNING",
         "lease lost after 31002 ms: taken over as attempt 2",

@@ -25,8 +25,7 @@ from anarchon_celery.protocol import (
     Started,
 )
 from anarchon_celery.slots import Leap
-from anarchon_celery.stores import Store, memory
-from tests.rollback import snapshot
+from tests.rollback import snapshot, wipe
 from tests.test_stores import (
     BEAT,
     DAY,
@@ -34,7 +33,6 @@ from tests.test_stores import (
     MINUTE,
     OTHER,
     SECOND,
-    Site,
     Story,
     T,
     answers,
@@ -88,11 +86,11 @@ def told(story, site):
 
 
 @pytest.fixture
-def wiped(told, site, request):
+def wiped(told):
     """A run was begun at T, and a second later the store forgets everything; the nodes do not."""
     held = told.held(told.begin())
     told.now += SECOND
-    wipe(site, told.store, request)
+    wipe(told.store)
     return told, held
 
 
@@ -104,18 +102,6 @@ def rolled_back(told):
     told.now += SECOND
     restore()
     return told, held
-
-
-def wipe(site: Site, store: Store, request: pytest.FixtureRequest) -> None:
-    if site.kind == "memory":
-        memory._ROOMS[site.url, site.prefix].wipe()
-    elif site.kind == "redis":
-        request.getfixturevalue("redis_server").flush()
-    elif site.kind in ("postgresql", "mariadb"):
-        request.getfixturevalue(f"{site.kind}_server").empty(site.prefix)
-    else:
-        for path in request.getfixturevalue("tmp_path").glob("*.db*"):
-            path.unlink()
 
 
 def is_refused(told: Story, ask) -> bool:

@@ -238,23 +238,29 @@ class MemoryStore(Store):
 
     def runs(self, *, job: str | None = None, state: str | None = None, limit: int = 50) -> list[Run]:
         """See :meth:`Store.runs`."""
-        with self.room.lock:
-            found = [
-                run for run in self.room.recorded().runs.values()
+        found = self._look(
+            lambda room: [
+                run for run in room.recorded().runs.values()
                 if job in (None, run.job) and state in (None, run.state)
-            ]  # fmt: skip
+            ]
+        )  # fmt: skip
         found.sort(key=lambda run: (-run.slot, run.job, run.kind))
         return found[:limit]
 
     def jobs(self) -> list[Job]:
         """See :meth:`Store.jobs`."""
-        with self.room.lock:
-            return sorted(self.room.recorded().jobs.values(), key=lambda job: job.name)
+        return self._look(lambda room: sorted(room.recorded().jobs.values(), key=lambda job: job.name))
 
     def nodes(self) -> list[Node]:
         """See :meth:`Store.nodes`."""
+        return self._look(lambda room: sorted(room.nodes.values(), key=lambda node: (node.name, node.id)))
+
+    def _look(self, what: Callable[[Room], Answer]) -> Answer:
+        """Only read, and learn the time."""
+        before = self.clock.monotonic()
         with self.room.lock:
-            return sorted(self.room.nodes.values(), key=lambda node: (node.name, node.id))
+            self.clock.observe(before, self.clock.monotonic(), _wall_clock())
+            return what(self.room)
 
     def close(self) -> None:
         """There is nothing to give back."""

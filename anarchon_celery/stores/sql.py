@@ -168,8 +168,7 @@ class SqlStore(Store):
 
     def _look(self, work: Callable[[Connection], Answer]) -> Answer:
         """Only read."""
-        step = Step("look", self._reading, None, lambda connection, *_: work(connection))
-        return self._repeated(step)[0]
+        return self._do("look", self._reading, None, lambda connection, *_: work(connection))
 
     def _repeated(self, step: Step[Answer]) -> tuple[Answer, float, Moment]:
         """Do some work in one transaction; again where that helps, since every verb may be repeated."""
