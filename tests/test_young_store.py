@@ -509,6 +509,18 @@ def test_what_was_started_before_anybody_told_the_store_stays_if_overlap_forbids
     assert (("lost", [SECOND]) if overlap == "skip" else ("ok", [SECOND, 0])) == (answer, running)
 
 
+def test_a_run_is_put_back_beside_an_earlier_one_whose_end_was_lost(told):
+    earlier = told.begin()
+    restore = snapshot(told.store)
+    told.finish()
+    told.now += SECOND
+    held = told.held(told.begin(T + SECOND, token="t2"), T + SECOND, token="t2")
+    restore()
+    assert PUT_BACK == told.put_back(held).reason
+    fences = {run.slot - T: run.fence for run in told.store.runs(state="running")}
+    assert {0: earlier.fence, SECOND: held.fence} == fences
+
+
 def test_runs_of_several_jobs_are_put_back_in_one_call(told):
     other = Told(told.store, job="other", worker=told.worker)
     other.register(now=T - HOUR)
