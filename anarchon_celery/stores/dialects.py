@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import (
     ColumnElement,
@@ -42,6 +43,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.types import TypeEngine
+
+from .filesystems import refuse_a_shared_one
 
 #: How long a call waits for its turn, in seconds.
 PATIENCE = 3
@@ -155,9 +158,18 @@ def _is_in_memory(url: URL) -> bool:
 
 
 def _attend_sqlite(engine: Engine) -> None:
+    event.listen(engine, "do_connect", _refuse_a_shared_folder)
     event.listen(engine, "connect", _configure)
     event.listen(engine, "checkout", _let_go_of_a_moved_file)
     event.listen(engine, "begin", _begin)
+
+
+def _refuse_a_shared_folder(_dialect: Any, _record: Any, arguments: Sequence[Any], _options: Any) -> None:
+    path = str(arguments[0])
+    if path.startswith("file:"):
+        path = unquote(urlsplit(path).path)
+    if path and path != ":memory:":
+        refuse_a_shared_one(path)
 
 
 def _configure(connection: sqlite3.Connection, record: Any) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from ..errors import StoreError, StoreUnreachable, StoreUnusable
 from .addresses import Address, Host
 from .budget import MOST, at_most
 from .connections import TooLate, client_at
-from .refusals import complaint, told, word_of
+from .refusals import complaint, keeps_nothing, told, word_of
 from .routes import Route, route_to
 
 #: How often a server is asked whether it still keeps what it is given (seconds).
@@ -77,9 +78,39 @@ class Link:
             StoreUnreachable: no answer: it may have been carried out; or too few replicas have it.
             StoreUnusable: the server cannot be used as it is.
         """
+        with self._in_time():
+            answer = self._run(call)
+        # Bytes that are no text can only come from somebody's edit: they must not spoil the others.
+        return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+
+    def complaints(self) -> list[str]:
+        """Return all that is wrong with the server by what it tells of itself.
+
+        Raises:
+            StoreUnreachable: no answer.
+            StoreUnusable: the server cannot be used as it is.
+        """
+        with self._in_time():
+            client = self._client_there()
+            info, snapshots = self._told(client.info), self._told(lambda: client.config_get("save"))
+        found = [complaint(info), keeps_nothing(info, snapshots.get("save"))]
+        return [f"{self.shown} cannot be used: {line}" for line in found if line]
+
+    def _told(self, ask: Callable[[], Any]) -> dict[str, Any]:
+        """Return what a server tells; nothing where this user may not ask, or nobody may."""
+        try:
+            return dict(ask())
+        except redis.ResponseError as error:
+            if word_of(error) not in ("NOPERM", "", "NOEVAL"):
+                raise
+            return {}
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Give a call its time, and say in one line what went wrong."""
         try:
             with at_most(MOST):
-                answer = self._run(call)
+                yield
         except StoreError as error:
             if str(error).startswith(self.shown):
                 raise
@@ -92,8 +123,6 @@ class Link:
             # Interrupted from outside, a task's time limit perhaps: an answer may be on its way still.
             self._drop()
             raise
-        # Bytes that are no text can only come from somebody's edit: they must not spoil the others.
-        return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
 
     def close(self) -> None:
         """Close all connections."""
@@ -162,12 +191,7 @@ class Link:
     def _inspect(self, client: redis.Redis, *, begins: bool) -> None:
         """Refuse a server that may throw away what it is given; what was begun there may go on and end."""
         if time.monotonic() >= self._inspect_at:
-            try:
-                self._complaint = complaint(client.info())
-            except redis.ResponseError as error:
-                if word_of(error) not in ("NOPERM", "", "NOEVAL"):
-                    raise
-                self._complaint = None  # it does not tell
+            self._complaint = complaint(self._told(client.info))
             self._inspect_at = time.monotonic() + (0 if self._complaint else INSPECT_EVERY)
         if self._complaint and begins:
             raise StoreUnusable(f"{self.shown} cannot be used: {self._complaint}")

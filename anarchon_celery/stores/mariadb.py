@@ -24,7 +24,7 @@ from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 
-from ..errors import StoreUnusable
+from ..errors import StoreUnreachable, StoreUnusable
 from .dialects import PATIENCE, Dialect
 
 #: How long an answer is waited for: the server gives up earlier, if it can.
@@ -161,7 +161,8 @@ def _listed(parameter: str, rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
 def _alone(connection: Connection, prefix: str) -> Iterator[None]:
     database = connection.engine.url.database
     name = f"anarchon {database} {prefix}"[:64]
-    connection.execute(select(func.get_lock(name, PATIENCE)))
+    if connection.execute(select(func.get_lock(name, PATIENCE))).scalar_one() != 1:
+        raise StoreUnreachable(f"somebody else makes or upgrades the tables {prefix}_* for now")
     try:
         yield
         connection.exec_driver_sql("COMMIT")  # before another one looks

@@ -128,3 +128,16 @@ def complaint(info: dict[str, Any]) -> str | None:
             "set noeviction or a volatile-… policy, or use another server"
         )
     return None
+
+
+def keeps_nothing(info: dict[str, Any], snapshots: str | None) -> str | None:
+    """Return what is wrong with a server that writes nothing to its disk; ``snapshots``: when it makes some.
+
+    That it tells only to some users: where it does not, nothing is assumed.
+    """
+    if info.get("aof_enabled") == 0 and snapshots == "":
+        return (
+            "it keeps nothing on its disk (appendonly no, and no save), so that a restart loses all it has: "
+            "set appendonly yes"
+        )
+    return None

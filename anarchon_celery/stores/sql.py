@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -47,12 +48,14 @@ from ..protocol import (
     Start,
     Started,
 )
-from . import Store
+from . import Store, Upgrade
 from .dialects import PATIENCE, SQLITE, Dialect
 from .mariadb import MARIADB
 from .postgresql import POSTGRESQL
 from .records import Locked, Records
-from .tables import Moment, Tables, Unmade
+from .tables import VERSION, Moment, Tables, Unmade
+from .upgrades import go, version_in
+from .versions import read_version, ways_from
 
 Answer = TypeVar("Answer")
 Work = Callable[[Connection, Moment, Locked], Answer]
@@ -404,6 +407,35 @@ class SqlStore(Store):
     def nodes(self) -> list[Node]:
         """See :meth:`Store.nodes`."""
         return self._look(self._records.all_nodes)
+
+    def upgrade(self, *, dry: bool = False) -> Upgrade:
+        """See :meth:`Store.upgrade`."""
+        with self._told():
+            found = self._patiently(self._version)
+            ways = ways_from(found)
+            for version in () if dry else ways:
+                self._patiently(partial(self._go, version))
+        return Upgrade(found, ways)
+
+    def _version(self) -> int | None:
+        with self._reading.begin() as connection:
+            found = version_in(connection, self._tables.prefix)
+        return read_version(found, VERSION, self._tables.shown)
+
+    def _go(self, version: int) -> None:
+        prefix = self._tables.prefix
+        with self._writing.begin() as connection, self.dialect.alone(connection, prefix):
+            go(connection, prefix, version)
+
+    def _patiently(self, work: Callable[[], Answer]) -> Answer:
+        """Do some work, again where that helps: others may be in its way."""
+        for _ in range(REPEATS):
+            try:
+                return work()
+            except DBAPIError as error:
+                if not self.dialect.says_passing(error):
+                    raise
+        return work()
 
     def close(self) -> None:
         """See :meth:`Store.close`."""

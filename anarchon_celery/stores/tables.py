@@ -41,9 +41,11 @@ from sqlalchemy.types import TypeEngine
 from ..errors import StoreUnusable
 from ..protocol import ACTIVE, BUFFERED, ENDED, Job, KnownSchedule, Node, Run
 from .dialects import Dialect
+from .upgrades import version_in
+from .versions import of_another_version
 
-#: Of the tables' shape: who changes a column raises it, and says how to upgrade.
-VERSION = 2
+#: Of the tables' shape: who changes a column raises it, and says in :mod:`.versions` how to upgrade.
+VERSION = 3
 
 #: As texts, so that a database can see that they are the conditions of its partial indexes.
 _ENDED = ", ".join(f"'{state}'" for state in sorted(ENDED))
@@ -262,11 +264,17 @@ class Tables:
 
     def create(self, connection: Connection, now: int | None) -> None:
         """Make what is not there yet, in a transaction that has no other beside it."""
+        if (found := version_in(connection, self.prefix)) not in (None, str(VERSION)):
+            raise self._of_another_version(found)  # of which nothing may be there under these names
         self.metadata.create_all(connection)
         created = connection.execute(select(self._now)).scalar_one() if now is None else now
-        meta = {"version": VERSION, "identity": secrets.token_hex(8), "created": created, "latest": 0}
-        known = set(connection.execute(select(self.meta.c.name)).scalars())
-        lacking = [{"name": name, "value": str(meta[name])} for name in sorted(meta.keys() - known)]
+        said = connection.execute(select(self.meta.c.name, self.meta.c.value))
+        known = {name: value for name, value in said}
+        meta = {
+            "version": VERSION, "identity": secrets.token_hex(8), "created": created, "latest": 0,
+            "born": known.get("created", created), "young": 0,
+        }  # fmt: skip
+        lacking = [{"name": name, "value": str(meta[name])} for name in sorted(meta.keys() - known.keys())]
         if lacking:
             connection.execute(insert(self.meta), lacking)
 
@@ -274,21 +282,23 @@ class Tables:
         """Read which store this is, and the time unless ``now`` says it; refuse another version's tables."""
         rows = connection.execute(self._moment).all()
         said: dict[str, str] = {row[0]: row[1] for row in rows}
+        if said.get("version", str(VERSION)) != str(VERSION):
+            raise self._of_another_version(said["version"])
         if not {"version", "identity", "created", "latest"} <= said.keys():
             raise Unmade(f"{self.meta.name} is not whole")
-        if said["version"] != str(VERSION):
-            raise StoreUnusable(self._of_another_version(said["version"]))
         try:
             created, latest = int(said["created"]), int(said["latest"])
         except ValueError as reason:
             raise StoreUnusable(f"{self.meta.name} was edited: {reason}") from None
         return Moment(rows[0][2] if now is None else now, said["identity"], created, latest)
 
-    def _of_another_version(self, found: str) -> str:
-        what = f"the tables {self.prefix}_* are of version {found}, this anarchon_celery works with version"
-        if found.isdecimal() and int(found) < VERSION:
-            return f"{what} {VERSION} and cannot upgrade them: use another anarchon_prefix, or a fresh store"
-        return f"{what} {VERSION}: install the release that made them, or use another anarchon_prefix"
+    @property
+    def shown(self) -> str:
+        """What they are called together."""
+        return f"the tables {self.prefix}_*"
+
+    def _of_another_version(self, found: str) -> StoreUnusable:
+        return of_another_version(found, VERSION, self.shown)
 
     def put_latest(self, connection: Connection, now: int) -> None:
         """Keep the latest time a poll saw."""

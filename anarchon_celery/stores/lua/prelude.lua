@@ -79,7 +79,9 @@ if version and whole(version) ~= VERSION then return cjson.encode({version = ver
 created = created and whole(created)
 if not (version and identity and created) then
   identity, created = identity or asked.identity, now
-  redis.call('HSET', META, 'version', VERSION, 'identity', identity, 'created', text(created))
+  redis.call(
+    'HSET', META, 'version', VERSION, 'identity', identity, 'created', text(created), 'born', text(created),
+    'young', '0')
 end
 
 local function answered(value)
@@ -87,7 +89,8 @@ local function answered(value)
 end
 
 local function see(node)
-  redis.call('HSET', NODES, node.id, cjson.encode({name = node.name, kind = node.kind, seen = now}))
+  local known = {name = node.name, kind = node.kind, seen = now, app = node.app}
+  redis.call('HSET', NODES, node.id, cjson.encode(known))
 end
 
 -- Records ---------------------------------------------------------------------------------------
