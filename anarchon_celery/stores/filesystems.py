@@ -27,7 +27,8 @@ SHARED = {
     "nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "smbnetfs", "9p", "afs", "auristorfs", "coda", "ncpfs",
     "ceph", "ceph-fuse", "glusterfs", "lustre", "beegfs", "gpfs", "orangefs", "pvfs2", "moosefs", "mfs",
     "juicefs", "JuiceFS", "seaweedfs", "sshfs", "davfs", "davfs2", "curlftpfs", "afpfs", "hdfs", "rclone",
-    "s3fs", "goofys", "mount-s3", "gcsfuse", "blobfuse", "blobfuse2", "vboxsf", "vmhgfs", "vmhgfs-fuse", "prl_fs",
+    "s3fs", "goofys", "mount-s3", "gcsfuse", "blobfuse", "blobfuse2", "vboxsf", "vmhgfs", "vmhgfs-fuse",
+    "prl_fs",
 }  # fmt: skip
 
 

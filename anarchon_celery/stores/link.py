@@ -23,6 +23,7 @@ from ..errors import StoreError, StoreUnreachable, StoreUnusable
 from .addresses import Address, Host
 from .budget import MOST, at_most
 from .connections import TooLate, client_at
+from .options import A_DICT, A_PATH, SECONDS, WHOLE, refuse_wrong
 from .refusals import complaint, keeps_nothing, told, word_of
 from .routes import Route, route_to
 
@@ -259,7 +260,23 @@ _NOT_OURS = (
     "protocol",
     "decode_responses",
     "health_check_interval",
+    "encoding",
+    "encoding_errors",
 )
+
+#: What the values of options have to be which the client looks at when it connects, or not at all.
+_RIGHTS = {
+    **dict.fromkeys(("socket_timeout", "socket_connect_timeout"), SECONDS),
+    **dict.fromkeys(("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"), A_PATH),
+    **dict.fromkeys(("db", "max_connections", "min_other_sentinels"), WHOLE),
+    **dict.fromkeys(("socket_keepalive_options", "sentinel_kwargs"), A_DICT),
+}
+
+
+def refuse_wrong_options(options: Mapping[Any, Any]) -> None:
+    """Refuse options that cannot be meant; all else is the client's to judge."""
+    refuse_wrong(options, _RIGHTS)
+    refuse_wrong(options.get("sentinel_kwargs") or {}, _RIGHTS, "sentinel_kwargs: ")
 
 
 def _replicas(settings: dict[str, Any]) -> Replicas | None:

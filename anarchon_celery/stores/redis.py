@@ -74,7 +74,7 @@ from ..protocol import (
 from . import Store, Upgrade
 from .addresses import address_of
 from .clock import monotonic
-from .link import Call, Link, link_to
+from .link import Call, Link, link_to, refuse_wrong_options
 from .versions import of_another_version, read_version, ways_from
 from .wire import claim_of, claimed, given, items, job_of, named, offered, run_of
 
@@ -107,6 +107,7 @@ _PAGE = 1000
 
 def open_store(url: str, *, prefix: str, options: Mapping[str, Any]) -> RedisStore:
     """Return the store at ``url``, not yet connected; ``options`` are for the client's connections."""
+    refuse_wrong_options(options)
     address = address_of(url, options)
     return RedisStore(link_to(address, address.settings), prefix=prefix)
 

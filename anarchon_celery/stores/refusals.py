@@ -24,6 +24,9 @@ _PASSING = {
     **dict.fromkeys(("ASK", "TRYAGAIN"), "its keys are on their way to another node: "),
 }  # fmt: skip
 
+#: What a server says of the script, which helps nobody.
+_OF_THE_SCRIPT = r"^user_script:\d+: -?|,? script: [0-9a-f]{40}.*$"
+
 #: How much of what a server says is shown.
 _ENOUGH = 200
 
@@ -80,7 +83,7 @@ def word_of(error: Exception) -> str:
 
 def told(error: Exception, shown: str) -> StoreError:
     """Return an error of the client as the callers know it, in one line."""
-    text, word = " ".join(str(error).split()), word_of(error)
+    text, word = re.sub(_OF_THE_SCRIPT, "", " ".join(str(error).split())), word_of(error)
     if word in _TO_DO:
         return StoreUnusable(f"{shown} cannot be used: {_TO_DO[word]} ({text[:_ENOUGH]})")
     if word in _PASSING:

@@ -41,6 +41,7 @@ from sqlalchemy.types import TypeEngine
 from ..errors import StoreUnusable
 from ..protocol import ACTIVE, BUFFERED, ENDED, Job, KnownSchedule, Node, Run
 from .dialects import Dialect
+from .strangers import refuse_strangers
 from .upgrades import version_in
 from .versions import of_another_version
 
@@ -264,8 +265,7 @@ class Tables:
 
     def create(self, connection: Connection, now: int | None) -> None:
         """Make what is not there yet, in a transaction that has no other beside it."""
-        if (found := version_in(connection, self.prefix)) not in (None, str(VERSION)):
-            raise self._of_another_version(found)  # of which nothing may be there under these names
+        self.refuse_others(connection)
         self.metadata.create_all(connection)
         created = connection.execute(select(self._now)).scalar_one() if now is None else now
         said = connection.execute(select(self.meta.c.name, self.meta.c.value))
@@ -291,6 +291,17 @@ class Tables:
         except ValueError as reason:
             raise StoreUnusable(f"{self.meta.name} was edited: {reason}") from None
         return Moment(rows[0][2] if now is None else now, said["identity"], created, latest)
+
+    def version(self, connection: Connection) -> str | None:
+        """Return the version that stands in the tables; None where there are none yet."""
+        refuse_strangers(connection, self.meta)
+        return version_in(connection, self.prefix)
+
+    def refuse_others(self, connection: Connection) -> None:
+        """Refuse tables of another version, and such as are somebody else's."""
+        if (found := self.version(connection)) not in (None, str(VERSION)):
+            raise self._of_another_version(str(found))
+        refuse_strangers(connection, self.jobs, self.runs, self.nodes)
 
     @property
     def shown(self) -> str:
