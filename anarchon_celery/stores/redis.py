@@ -265,7 +265,8 @@ class RedisStore(Store):
 
     def upgrade(self, *, dry: bool = False) -> Upgrade:
         """See :meth:`Store.upgrade`."""
-        found = read_version(self._plainly("version", writes=False), VERSION, f"{self.shown}: {self._layout}")
+        said = json.loads(self._plainly("version", writes=False))
+        found = read_version(dict(said).get("version"), VERSION, f"{self.shown}: {self._layout}")
         ways = ways_from(found)
         for version in () if dry else ways:
             self._plainly(f"to_{version}", writes=True)

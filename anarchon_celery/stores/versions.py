@@ -36,7 +36,7 @@ def read_version(found: str | None, version: int, what: str) -> int | None:
     Raises:
         StoreUnusable: It is a newer one than ``version``, one that is too old, or no number.
     """
-    if not found:
+    if found is None:
         return None
     if not (_is_number(found) and OLDEST <= int(found) <= version):
         raise of_another_version(found, version, what)

@@ -1,3 +1,4 @@
--- version: of which version the layout of the store is, as it is written; '' where nothing is there yet.
+-- version: of which version the layout of the store is, as it is written.
+-- Answers: JSON: {version?}
 -- Keys: meta
-return redis.call('HGET', KEYS[1] .. ':meta', 'version') or ''
+return cjson.encode({version = redis.call('HGET', KEYS[1] .. ':meta', 'version') or nil})
