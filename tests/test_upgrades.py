@@ -39,7 +39,7 @@ from anarchon_celery.stores import Upgrade, open_store
 from anarchon_celery.stores.redis import VERSION as VERSION_OF_KEYS
 from anarchon_celery.stores.sql import SqlStore
 from anarchon_celery.stores.tables import VERSION
-from anarchon_celery.stores.upgrades import WAYS
+from anarchon_celery.stores.upgrades import WAYS, go
 from anarchon_celery.stores.versions import NEW
 from tests.layouts import ROWS, T, make_keys, make_tables
 from tests.test_cli import Desk
@@ -282,13 +282,11 @@ def test_who_meets_it_says_what_to_run_changes_nothing_and_goes_on_after_it(old)
 @of_tables
 def test_a_table_that_is_gone_is_not_made_again_beside_older_ones(old):
     with old.transaction() as connection:
-        connection.execute(text("DROP TABLE anarchon_nodes"))
-    with closing(open_store(old.url)) as store, refused(StoreUnusable, "of version 2", RUN_IT):
-        store.nodes()
+        connection.execute(text("DROP TABLE anarchon_jobs"))
     with closing(open_store(old.url)) as store, refused(StoreUnusable, "of version 2", RUN_IT):
         store.register(BEAT, [Registration(job="new", hash="h")], now=T)
     with old.transaction() as connection:
-        assert not inspect(connection).has_table("anarchon_nodes")
+        assert not inspect(connection).has_table("anarchon_jobs")
 
 
 @pytest.mark.cluster
@@ -356,6 +354,15 @@ def test_several_at_once_do_no_harm(old):
         assert len(ROWS["jobs"]) == len(store.jobs())
     assert "3" == old.said()["version"]
     assert 6 == len(old.said())
+
+
+@of_tables
+def test_who_comes_late_to_a_way_does_not_go_back(old):
+    old.say("version", "4")
+    before = old.everything()
+    with old.transaction() as connection:
+        go(connection, "anarchon", 3)
+    assert before == old.everything()
 
 
 def meet_before_the_second(store: SqlStore, all_of_them: Barrier) -> None:
