@@ -119,6 +119,9 @@ class Plain(_InTime, redis.Connection):
                 if isinstance(error, TimeoutError):
                     raise redis.TimeoutError("connecting takes too long") from None
                 raise
+            except BaseException:  # an option that the socket does not take, or somebody interrupts
+                sock.close()
+                raise
         raise OSError(f"{self.host} has no address")
 
     def _set_up(self, sock: socket.socket) -> None:
