@@ -70,46 +70,54 @@ def test_lines_that_cannot_be_read_are_passed_over():
 
 @pytest.fixture
 def mounted(tmp_path, monkeypatch):
-    """Have this test's folder be of some kind, by the table that is read."""
+    """Make a folder that is of some kind, by the table that is read."""
 
     def mount(kind):
+        there = tmp_path / "there"
+        there.mkdir()
         table = tmp_path / "mountinfo"
         number = os.stat(tmp_path).st_dev
         device = f"{os.major(number)}:{os.minor(number)}"
-        here = f"28 27 {device} / {tmp_path} rw - {kind} somewhere rw"
-        table.write_text(f"27 1 254:0 / / rw - ext4 /dev/vda rw\n{here}\n")
+        line = f"28 27 {device} / {there} rw - {kind} somewhere rw"
+        table.write_text(f"27 1 254:0 / / rw - ext4 /dev/vda rw\n{line}\n")
         monkeypatch.setattr(filesystems, "MOUNTS", table)
+        return there
 
     return mount
 
 
-FORMS = ["sqlite:///{}/jobs.db", "sqlite:///file:{}/jobs.db?uri=true", "sqlite:///{}/link/jobs.db"]
+FORMS = [
+    "sqlite:///{}/there/jobs.db",
+    "sqlite:///file:{}/there/jobs.db?uri=true",
+    "sqlite:///{}/link/jobs.db",
+    "sqlite:///{}/file.db",
+]
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.s3fs"])
 def test_a_file_that_machines_share_is_refused_at_the_first_use(kind, form, tmp_path, mounted):
-    (tmp_path / "link").symlink_to(tmp_path)
-    mounted(kind)
-    words = f"/jobs.db is on {kind}, ", "a disk of this machine is right", "Redis"
+    there = mounted(kind)
+    (tmp_path / "link").symlink_to(there)
+    (tmp_path / "file.db").symlink_to(there / "jobs.db")
+    words = f".db is on {kind}, ", "a disk of this machine is right", "Redis"
     with closing(open_store(form.format(tmp_path))) as store, refused(StoreUnusable, *words):
         register(store, "report")
-    assert not (tmp_path / "jobs.db").exists()
+    assert [] == list(there.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["ext4", "overlay", "tmpfs", "fuse.fuse-overlayfs", "fuseblk", "fuse.new"])
-def test_any_other_file_system_will_do(kind, tmp_path, mounted):
-    mounted(kind)
-    with closing(open_store(f"sqlite:///{tmp_path}/jobs.db")) as store:
+def test_any_other_file_system_will_do(kind, mounted):
+    with closing(open_store(f"sqlite:///{mounted(kind)}/jobs.db")) as store:
         register(store, "report")
         assert ["report"] == [job.name for job in store.jobs()]
 
 
-def test_a_file_that_is_there_already_is_refused_too(tmp_path, mounted):
-    with closing(sqlite3.connect(tmp_path / "jobs.db")) as file:
+def test_a_file_that_is_there_already_is_refused_too(mounted):
+    path = mounted("nfs4") / "jobs.db"
+    with closing(sqlite3.connect(path)) as file:
         file.execute("CREATE TABLE mine (a)")
-    mounted("nfs4")
-    with closing(open_store(f"sqlite:///{tmp_path}/jobs.db")) as store, refused(StoreUnusable, "nfs4"):
+    with closing(open_store(f"sqlite:///{path}")) as store, refused(StoreUnusable, "nfs4"):
         store.jobs()
 
 
@@ -119,9 +127,8 @@ def test_where_there_is_no_such_table_nothing_is_assumed(tmp_path, monkeypatch):
         assert [] == store.jobs()
 
 
-def test_the_doctor_says_so(tmp_path, mounted):
-    mounted("nfs4")
-    desk = Desk(anarchon_store=f"sqlite:///{tmp_path}/jobs.db")
+def test_the_doctor_says_so(mounted):
+    desk = Desk(anarchon_store=f"sqlite:///{mounted('nfs4')}/jobs.db")
     result = desk.run("doctor")
     desk.close()
     assert (1, 1) == (result.exit_code, len(result.output.splitlines()))
