@@ -1,4 +1,4 @@
-"""docs/, held to its word: schedules.md's code runs and its times are right; stores.md's commands are there."""
+"""docs/, held to its word: schedules.md's code runs, its times are right; stores.md's commands are there."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
 """The tables of the SQL store: which there are, and what their rows may hold.
 
-``<prefix>_meta`` holds texts by name: the version of the tables, which store this is, when it was
-made, and the latest time a poll saw. ``_jobs``, ``_runs`` and ``_nodes`` hold the protocol's values,
-with a column for each field: texts, integers, and JSON where a field is a tuple. Reading a row
-trusts nothing, since somebody may have edited it by hand.
+``<prefix>_meta`` holds texts by name: the version of the tables, which store this is (identity,
+created, born, young: :class:`~anarchon_celery.youth.Origin`), and the latest time a poll saw.
+``_jobs``, ``_runs`` and ``_nodes`` hold the protocol's values, with a column for each field: texts,
+integers, and JSON where a field is a tuple. Reading a row trusts nothing, since somebody may have
+edited it by hand.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import (
     DDL,
@@ -40,6 +40,8 @@ from sqlalchemy.types import TypeEngine
 
 from ..errors import StoreUnusable
 from ..protocol import ACTIVE, BUFFERED, ENDED, Job, KnownSchedule, Node, Run
+from ..youth import Origin
+from . import new_identity
 from .dialects import Dialect
 from .strangers import refuse_strangers
 from .upgrades import version_in
@@ -62,6 +64,9 @@ Value = TypeVar("Value")
 _TYPES: dict[str, tuple[type[BigInteger | SmallInteger | Text], type]] = {
     "int": (BigInteger, int), "bool": (SmallInteger, int), "str": (Text, str), "tuple": (Text, str),
 }  # fmt: skip
+
+#: What meta holds of the store's origin.
+_ORIGIN = ("identity", "created", "born", "young")
 
 #: What is counted, and cannot be below zero.
 _COUNTS = {"dispatch", "unstarted", "attempt", "crashes", "fence", "count"}
@@ -195,13 +200,18 @@ class Unmade(Exception):
     """The tables are not there, or not whole."""
 
 
-class Moment(NamedTuple):
-    """Which store this is, and what time it is in it."""
+class Unmet(Exception):
+    """What the caller knows of the store is not noted in it."""
+
+
+@dataclass(slots=True)
+class Moment:
+    """What time it is in the store, which one it is, and when it noted that the caller's node lives."""
 
     now: int
-    identity: str
-    created: int
+    origin: Origin
     latest: int
+    noted: int | None = None
 
 
 class Tables:
@@ -220,7 +230,10 @@ class Tables:
         self.run_key = (self.runs.c.job, self.runs.c.slot, self.runs.c.kind)
         self._index()
         self._now = literal_column(dialect.now, BigInteger)
-        self._moment = select(self.meta.c.name, self.meta.c.value, self._now)
+        seen = select(self.nodes.c.seen).where(self.nodes.c.id == bindparam("node")).scalar_subquery()
+        self._moment = select(self.meta.c.name, self.meta.c.value, self._now, seen)
+        named = self.meta.c.name.in_(_ORIGIN)
+        self._origin = select(self.meta.c.name, self.meta.c.value).where(named).order_by(self.meta.c.name)
 
     def _table(self, name: str, *columns: Column[Any]) -> Table:
         table = Table(f"{self.prefix}_{name}", self.metadata, *columns, **self.dialect.table)
@@ -271,26 +284,45 @@ class Tables:
         said = connection.execute(select(self.meta.c.name, self.meta.c.value))
         known = {name: value for name, value in said}
         meta = {
-            "version": VERSION, "identity": secrets.token_hex(8), "created": created, "latest": 0,
-            "born": known.get("created", created), "young": 0,
+            "version": VERSION, "identity": new_identity(), "created": created,
+            "born": known.get("created", created), "young": 0, "latest": 0,
         }  # fmt: skip
         lacking = [{"name": name, "value": str(meta[name])} for name in sorted(meta.keys() - known.keys())]
         if lacking:
             connection.execute(insert(self.meta), lacking)
 
-    def moment(self, connection: Connection, now: int | None) -> Moment:
+    def moment(self, connection: Connection, now: int | None, node: str | None = None) -> Moment:
         """Read which store this is, and the time unless ``now`` says it; refuse another version's tables."""
-        rows = connection.execute(self._moment).all()
+        rows = connection.execute(self._moment, {"node": node}).all()
         said: dict[str, str] = {row[0]: row[1] for row in rows}
         if said.get("version", str(VERSION)) != str(VERSION):
             raise self._of_another_version(said["version"])
-        if not {"version", "identity", "created", "latest"} <= said.keys():
+        if not {"version", "latest", *_ORIGIN} <= said.keys():
             raise Unmade(f"{self.meta.name} is not whole")
+        noted = rows[0][3] if isinstance(rows[0][3], int) else None
+        return Moment(
+            rows[0][2] if now is None else now, self._origin_of(said), self._number(said, "latest"), noted
+        )
+
+    def _origin_of(self, said: dict[str, str]) -> Origin:
+        return Origin(
+            identity=said["identity"], created=self._number(said, "created"), born=self._number(said, "born"),
+            follows=said["young"] != "0",
+        )  # fmt: skip
+
+    def _number(self, said: dict[str, str], name: str) -> int:
         try:
-            created, latest = int(said["created"]), int(said["latest"])
+            return int(said[name])
         except ValueError as reason:
             raise StoreUnusable(f"{self.meta.name} was edited: {reason}") from None
-        return Moment(rows[0][2] if now is None else now, said["identity"], created, latest)
+
+    def put_origin(self, connection: Connection, change: Callable[[Origin], Origin]) -> None:
+        """Change which store this is, in a transaction that writes; who comes second sees the change."""
+        said = {row[0]: row[1] for row in connection.execute(self._origin.with_for_update())}
+        if (changed := change(origin := self._origin_of(said))) != origin:
+            values = {"identity": changed.identity, "born": changed.born, "young": int(changed.follows)}
+            for name, value in sorted(values.items()):
+                self._put(connection, name, str(value))
 
     def version(self, connection: Connection) -> str | None:
         """Return the version that stands in the tables; None where there are none yet."""
@@ -313,4 +345,7 @@ class Tables:
 
     def put_latest(self, connection: Connection, now: int) -> None:
         """Keep the latest time a poll saw."""
-        connection.execute(update(self.meta).where(self.meta.c.name == "latest").values(value=str(now)))
+        self._put(connection, "latest", str(now))
+
+    def _put(self, connection: Connection, name: str, value: str) -> None:
+        connection.execute(update(self.meta).where(self.meta.c.name == name).values(value=value))
