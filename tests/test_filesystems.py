@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sqlite3
+import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +129,24 @@ def test_where_there_is_no_such_table_nothing_is_assumed(tmp_path, monkeypatch):
     monkeypatch.setattr(filesystems, "MOUNTS", tmp_path / "nowhere")
     with closing(open_store(f"sqlite:///{tmp_path}/jobs.db")) as store:
         assert [] == store.jobs()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("sshfs", "StoreUnusable: .*/jobs.db is on fuse.sshfs, "), ("new", "StoreUnreachable: .* unable to")],
+)
+def test_a_real_file_system_in_user_space(kind, said, tmp_path, processes):
+    """By the kernel's own table. What is made new is not refused for its name."""
+    unshare = shutil.which("unshare")
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse") or unshare is None:
+        pytest.skip("only root can mount one, where there are such and mounts of one's own")
+    folder = tmp_path / "there"
+    folder.mkdir()
+    words = ["--mount", sys.executable, "-m", "tests.shared_folder", folder, kind]
+    mounting = processes.start(unshare, *words, cwd=Path(__file__).parents[1])
+    if mounting.wait(30) and re.search("not permitted|denied", mounting.output):
+        pytest.skip("this root may not mount")
+    assert re.match(said, mounting.output), mounting.output
 
 
 def test_the_doctor_says_so(mounted):

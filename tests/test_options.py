@@ -6,13 +6,13 @@ import os
 import re
 import secrets
 import sqlite3
-import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
-from anarchon_celery.errors import StoreError, StoreUnreachable, StoreUnusable
+from anarchon_celery.errors import StoreUnreachable, StoreUnusable
 from anarchon_celery.protocol import Offer
 from anarchon_celery.stores import open_store
 from anarchon_celery.stores.options import SECONDS, WHOLE, refuse_wrong
@@ -204,37 +204,36 @@ def test_a_database_that_is_not_there(server):
         store.jobs()
 
 
-def test_a_folder_that_is_not_there_or_not_to_be_written(tmp_path):
-    closed = tmp_path / "closed"
-    closed.mkdir()
-    places = [tmp_path / "nowhere", "/proc"]
-    if os.geteuid() != 0:
-        closed.chmod(stat.S_IRUSR | stat.S_IXUSR)
-        places.append(closed)
-    for place in places:
-        with closing(open_store(f"sqlite:///{place}/jobs.db")) as store:
-            words = f"{place}/jobs.db", "unable to open", "in which this user may write"
-            with refused(StoreUnreachable, *words):
-                store.jobs()
+CANNOT_OPEN = "unable to open database file: a file is right whose folder is there"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_a_folder_of_somebody_else(tmp_path_factory):
-    """As root may write everywhere: by a child that is nobody."""
-    folder = tmp_path_factory.mktemp("theirs")
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:  # pragma: no cover
+@pytest.mark.parametrize("place", ["{}/nowhere", "/proc"])
+def test_a_folder_that_is_not_there_or_takes_no_files(place, tmp_path):
+    url = f"sqlite:///{place.format(tmp_path)}/jobs.db"
+    with closing(open_store(url)) as store, refused(StoreUnreachable, store.shown, CANNOT_OPEN):
+        store.jobs()
+
+
+@pytest.fixture
+def their_folder():
+    """A folder in which this user may not write; root is somebody else meanwhile, who may not either."""
+    with closing(open_store("sqlite://")) as store:
+        store.jobs()  # all that is imported is there
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o555)
+        was_root = os.geteuid() == 0
+        if was_root:
+            os.seteuid(65534)
         try:
-            os.chdir(folder)
-            os.setresuid(65534, 65534, 65534)
-            open_store(f"sqlite:///{folder}/jobs.db").jobs()
-        except StoreError as error:
-            os.write(write, str(error).encode())
+            yield folder
         finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        said = pipe.read()
-    assert f"{folder}/jobs.db: unable to open database file: a file is right whose folder is there" in said
+            if was_root:
+                os.seteuid(0)
+            os.chmod(folder, 0o755)
+
+
+def test_a_folder_that_this_user_may_not_write_to(their_folder):
+    with closing(open_store(f"sqlite:///{their_folder}/jobs.db")) as store:
+        words = f"{their_folder}/jobs.db", CANNOT_OPEN, "in which this user may write"
+        with refused(StoreUnreachable, *words):
+            store.jobs()

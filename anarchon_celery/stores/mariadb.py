@@ -202,8 +202,8 @@ MARIADB = Dialect(
     remedies={
         **dict.fromkeys(
             ("1044", "1142", "1143"),
-            "the user needs the right to make tables once (CREATE, INDEX), and after that to select, insert, "
-            "update and delete",
+            "the user needs the right to make tables once (CREATE, INDEX; to upgrade, ALTER), and after that "
+            "to select, insert, update and delete",
         ),
         "1049": "create it, or name another one in anarchon_store",
         **dict.fromkeys(("1045", "1698"), "look at the user and the password in anarchon_store"),

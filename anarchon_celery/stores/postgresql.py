@@ -217,8 +217,8 @@ POSTGRESQL = Dialect(
         "23505",  # somebody else made the same row at the same time
     ),
     remedies={
-        "42501": "the user needs the right to make tables once (CREATE on the schema), and after that to "
-        "select, insert, update and delete",
+        "42501": "the user needs the right to make tables once (CREATE on the schema; to upgrade, to own "
+        "them), and after that to select, insert, update and delete",
         '  database "': "create it, or name another one in anarchon_store",
         '  role "': "create it, or name another user in anarchon_store",
         "password authentication failed": "look at the password in anarchon_store",
