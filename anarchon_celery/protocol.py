@@ -63,6 +63,10 @@ Who may do what:
 - Every changing call may be repeated after a lost answer: a claim and a redispatch know themselves
   by their nonce, the others by the token and the state they leave.
 
+A store that was wiped, restored or failed over has forgotten something: it gets another identity, and is
+young for one lease of each job, while nodes register again and holders put their runs back; see
+:mod:`anarchon_celery.youth`.
+
 All instants are milliseconds since the epoch by the store's clock, all durations milliseconds;
 a fence is an integer near the microseconds since the epoch. The transitions themselves are in
 :mod:`anarchon_celery.transitions`; this module only holds values.

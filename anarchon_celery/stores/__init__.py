@@ -42,6 +42,9 @@ from .clock import StoreClock, monotonic
 #: The verbs of a beat that knows another store: it has to register first.
 REFUSED_TO_STRANGERS = frozenset({"claim", "sent", "expired", "redispatch", "prune"})
 
+#: The verbs that note, if they change a run, that their node lives: what they answered must not get lost.
+NOTED = frozenset({"claim", "redispatch"})
+
 #: What they are told, after the store's name.
 ANOTHER = "is another store than before: wiped, restored or failed over"
 

@@ -33,12 +33,12 @@ from ..protocol import (
     Started,
 )
 from ..youth import Origin, met
-from . import Store, new_identity
+from . import NOTED, Store, new_identity
 
 Answer = TypeVar("Answer")
 
-#: The verbs that note that their node lives.
-_NOTED = frozenset({"register", "expired", "claim", "redispatch"})
+#: The verbs that note that their node lives, whatever they change.
+_SEEN = frozenset({"register", "expired"})
 
 #: One room per URL and prefix, so that a beat and a worker in one process meet.
 _ROOMS: dict[tuple[str, str], Room] = {}
@@ -95,7 +95,7 @@ class MemoryStore(Store):
             ledger.origin = self._met(ledger, read)
             self._refuse_a_stranger(ledger.origin, verb)
             answer = transition(ledger, read)
-            is_noted = verb in _NOTED and self._note(read)
+            is_noted = (verb in _SEEN or bool(verb in NOTED and ledger.changed_runs)) and self._note(read)
             ledger.changed_jobs.clear()
             ledger.changed_runs.clear()
             self._answered(

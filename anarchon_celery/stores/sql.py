@@ -49,7 +49,7 @@ from ..protocol import (
     Started,
 )
 from ..youth import Origin, met
-from . import Store, Upgrade, new_identity
+from . import NOTED, Store, Upgrade, new_identity
 from .dialects import PATIENCE, SQLITE, Dialect
 from .mariadb import MARIADB
 from .options import A_CLASS, A_DICT, SECONDS, WHOLE, Right, refuse_wrong
@@ -97,9 +97,6 @@ REPEATS = 3
 
 #: No statement begins later in a call: with the time for one, it ends before a claim runs out.
 LONGEST_CALL = 2 * PATIENCE
-
-#: The verbs that note, if they change something, that their node lives.
-_NOTED = frozenset({"claim", "redispatch"})
 
 #: What an idle poll leaves as it is: a node seen less long ago, a latest time this close.
 SEEN_EVERY = 5_000
@@ -164,7 +161,7 @@ class SqlStore(Store):
             )
             answer = transition(loaded.ledger, moment.now)
             self._records.save(connection, loaded)
-            if verb in _NOTED and loaded.ledger.changed_runs:
+            if verb in NOTED and loaded.ledger.changed_runs:
                 self._records.note(connection, self._node, moment)
             return answer
 

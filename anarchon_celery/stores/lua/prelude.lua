@@ -145,14 +145,6 @@ local function see(node)
   noted = true
 end
 
--- Note that the node lives whose call this is.
-local function see_caller()
-  local node = caller.node and node_of(caller.node)
-  if node then
-    node.seen, noted = now, true
-    redis.call('HSET', NODES, caller.node, cjson.encode(node))
-  end
-end
 
 -- Records ---------------------------------------------------------------------------------------
 
@@ -376,6 +368,15 @@ local function put_run(run, changes, is_new)
   if is_new then redis.call('ZADD', RUNS, text(0 - run.slot), member) end
   index(run, member, was)
   return run
+end
+
+-- Note that the node lives whose call this is, if it changed something: what it is answered must not get lost.
+local function see_caller()
+  local node = next(changed) and caller.node and node_of(caller.node)
+  if node then
+    node.seen, noted = now, true
+    redis.call('HSET', NODES, caller.node, cjson.encode(node))
+  end
 end
 
 -- Add to the changes of a run that its deadline is `span` milliseconds ahead.
