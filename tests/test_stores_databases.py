@@ -234,7 +234,8 @@ def test_a_deadlock_is_not_told_but_the_step_done_again(server, store):
     before = server.deadlocks()
     with ThreadPoolExecutor(1) as pool:
         with held(server, "UPDATE anarchon_jobs SET supervised = 0 WHERE name = 'b'") as cursor:
-            cursor.execute("INSERT INTO anarchon_nodes VALUES ('i', 'n', 'k', 0)")  # the lighter gives way
+            lighter = "INSERT INTO anarchon_nodes (id, name, kind, seen) VALUES ('i', 'n', 'k', 0)"
+            cursor.execute(lighter)  # it gives way
             answer = pool.submit(claim, store, "a", "b")
             wait_until(lambda: waiting(server))
             cursor.execute("UPDATE anarchon_jobs SET supervised = 0 WHERE name = 'a'")
