@@ -1,8 +1,8 @@
 """``celery -A proj anarchon …``: what the cluster does, for people and, with ``--json``, for machines.
 
-Exit status: 0; 1 where the store cannot be reached or used; 2 where the command, a job's name or a
-setting is wrong. An entry that beat would refuse is said on standard error and changes no status: what
-was asked for is the rest, and that is right.
+Exit status: 0; 1 where the store cannot be reached or used, or where ``doctor`` found something; 2 where
+the command, a job's name or a setting is wrong. An entry that beat would refuse is said on standard
+error and changes no status: what was asked for is the rest, and that is right.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import click
 
 from .config import Config, shown
 from .desk import AppJob, Desk, Refused, begun, store_errors
+from .doctor import findings
 from .errors import SettingError, StoreError, in_one_line
 from .forecast import FireTime, forecast, read_moment
 from .protocol import ACTIVE, BUFFERED, ENDED, Job
@@ -35,6 +36,8 @@ from .show import (
     printer,
     run_as_json,
     runs_table,
+    upgrade_as_json,
+    upgrade_text,
 )
 from .slots import FireTimes, iso
 
@@ -234,6 +237,37 @@ def resume(desk: Desk, name: str, as_json: bool) -> None:
         printer()(f"{name} goes on; it was paused: {pause_text(before)}")
     else:
         printer()(f"{name} is not paused")
+
+
+# the store -------------------------------------------------------------------------------------
+
+
+@anarchon.command()
+@click.option("--dry-run", "dry", is_flag=True, help="Only say what would be done.")
+@as_json
+@pass_desk
+def upgrade(desk: Desk, dry: bool, as_json: bool) -> None:
+    """Bring a store of an older release to the layout of this one; nodes that wait for it go on then."""
+    with store_errors():
+        done = desk.store.upgrade(dry=dry)
+    if as_json:
+        print_json(upgrade_as_json(desk.store.shown, done, dry))
+    else:
+        printer()(upgrade_text(desk.store.shown, done, dry))
+
+
+@anarchon.command()
+@as_json
+@pass_desk
+def doctor(desk: Desk, as_json: bool) -> None:
+    """Look for what is not right with the settings, the store and the nodes, and say what to do."""
+    found = list(findings(desk))
+    if as_json:
+        print_json([{"check": one.check, "finding": one.line} for one in found])
+    else:
+        printer()("\n".join(one.line for one in found) or "nothing is wrong")
+    if found:
+        raise click.exceptions.Exit(1)
 
 
 def _reason(text: str) -> str:

@@ -223,12 +223,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A beat or worker process: its random incarnation, the name it is shown by, when last seen."""
+    """A beat or worker process: its random incarnation, the name it is shown by, when last seen.
+
+    ``app`` is the main name of its Celery app, where that has one and the node told it.
+    """
 
     id: str
     name: str
     kind: str = "beat"
     seen: int = 0
+    app: str | None = None
 
 
 # What nodes and workers ask ---------------------------------------------------------------------

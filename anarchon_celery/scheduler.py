@@ -81,7 +81,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         log_runs(config.log_runs)
         for warning in config.warnings:
             emit(Noted(warning))
-        self.node = Node(id=new_nonce(), name=config.node)
+        self.node = Node(id=new_nonce(), name=config.node, app=self.app.main)
         self.store = _store(config)
         self.publisher = Publisher(self.app, patience=config.claim_timeout / 5000)
         self.plan = Plan(

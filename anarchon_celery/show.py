@@ -23,6 +23,7 @@ from .desk import AppJob, JobView
 from .forecast import FireTime, change_text, local_text, offset_text
 from .protocol import Job, Node, Run
 from .slots import COUNTED, iso
+from .stores import Upgrade
 
 #: The fields of a run in JSON, in the contract's order; instants are those that end in ``_at``.
 RUN_FIELDS = (
@@ -98,7 +99,8 @@ def run_as_json(run: Run) -> dict[str, Any]:
 def node_as_json(node: Node, alive: bool) -> dict[str, Any]:
     """Return a node as JSON."""
     return {
-        "id": node.id, "node": node.name, "kind": node.kind, "alive": alive, "seen_at": instant(node.seen),
+        "id": node.id, "node": node.name, "app": node.app, "kind": node.kind, "alive": alive,
+        "seen_at": instant(node.seen),
     }  # fmt: skip
 
 
@@ -203,6 +205,28 @@ def _note(view: JobView) -> str:
         paused and f"paused: {paused}",
     )
     return "; ".join(note for note in notes if note)
+
+
+# the store --------------------------------------------------------------------------------------
+
+
+def upgrade_as_json(store: str, done: Upgrade, dry: bool) -> dict[str, Any]:
+    """Return what was done to a store's layout, or would be: ``to`` is None where nothing is there yet."""
+    return {
+        "store": store, "from": done.found, "to": max(done.ways, default=done.found), "dry_run": dry,
+        "new": [{"version": version, "what": what} for version, what in done.ways.items()],
+    }  # fmt: skip
+
+
+def upgrade_text(store: str, done: Upgrade, dry: bool) -> str:
+    """Return what was done to a store's layout, or would be."""
+    if done.found is None:
+        return f"nothing to do: {store} has nothing to upgrade yet"
+    if not done.ways:
+        return f"nothing to do: {store} is of version {done.found} already"
+    was = "would be" if dry else "was"
+    heads = f"{store} {was} upgraded from version {done.found} to {max(done.ways)}; what is new:"
+    return "\n".join([heads, *(f"  {version}: {what}" for version, what in done.ways.items())])
 
 
 # fire times -------------------------------------------------------------------------------------

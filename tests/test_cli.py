@@ -99,7 +99,7 @@ class Desk:
         store = self.store
         for n, name in enumerate(("b:2", "a:1")):
             jobs = [Registration(job=job, hash="h") for job in ("report", "sync")]
-            store.register(Node(id=f"id-{n}", name=name), jobs, now=T + n)
+            store.register(Node(id=f"id-{n}", name=name, app="proj"), jobs, now=T + n)
         leap = Leap(T - 60_000, T - 1_000, 60)
         store.claim("a:1", [Offer(job="sync", slots=(T,), leap=leap)], nonce=new_nonce(), now=T + 5)
         store.claim("a:1", [Offer(job="report", slots=(T,))], nonce=new_nonce(), now=T + 5)
@@ -222,9 +222,10 @@ def test_status_as_json(desk):
     found = desk.json("status")
     assert ["store", "jobs", "nodes", "paused", "active", "buffered"] == list(found)
     assert (desk.app.conf.anarchon_store, 2) == (found["store"], found["jobs"])
+    seen = ["2026-10-10T12:00:30.000Z", "2026-10-10T12:00:31.000Z"]
     assert [
-        {"id": "id-1", "node": "a:1", "kind": "beat", "alive": True, "seen_at": "2026-10-10T12:00:31.000Z"},
-        {"id": "id-0", "node": "b:2", "kind": "beat", "alive": True, "seen_at": "2026-10-10T12:00:30.000Z"},
+        {"id": "id-1", "node": "a:1", "app": "proj", "kind": "beat", "alive": True, "seen_at": seen[1]},
+        {"id": "id-0", "node": "b:2", "app": "proj", "kind": "beat", "alive": True, "seen_at": seen[0]},
     ] == found["nodes"]
     assert ([], []) == (found["paused"], found["buffered"])
     assert [("report", "running")] == [(run["job"], run["state"]) for run in found["active"]]

@@ -1,4 +1,4 @@
-"""docs/schedules.md, held to its word: its code runs, its schedules are accepted, its times are right."""
+"""docs/, held to its word: schedules.md's code runs, its times are right; stores.md's commands are there."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import pytest
 from celery import Celery
 
 import anarchon_celery
+from anarchon_celery.cli import anarchon
 from anarchon_celery.config import Config
 from anarchon_celery.entries import planned_jobs
 from anarchon_celery.schedules import as_schedule, fire_times
 from anarchon_celery.slots import from_iso, iso
+from anarchon_celery.stores.filesystems import SHARED
+from anarchon_celery.stores.versions import COMMAND, NEW, OLDEST
 
-PAGE = (Path(__file__).parents[1] / "docs" / "schedules.md").read_text()
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "schedules.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -81,3 +85,30 @@ def test_the_schedules_in_the_table_are_accepted(project):
 def test_the_times_of_the_page(schedule, after, until, expected):
     times = fire_times(as_schedule(schedule), timezone=BERLIN)
     assert expected == [iso(time)[11:16] for time in times.between(from_iso(after), from_iso(until))]
+
+
+# docs/stores.md ---------------------------------------------------------------------------------
+
+STORES = (DOCS / "stores.md").read_text()
+
+
+def test_the_commands_of_the_page_are_there():
+    words = re.findall(r"^\$ celery -A proj anarchon (\w+)( --[\w-]+)?", STORES, re.MULTILINE)
+    assert ["upgrade", "upgrade", "doctor"] == [name for name, _ in words]
+    for name, option in words:
+        options = [one for parameter in anarchon.commands[name].params for one in parameter.opts]
+        assert not option or option.strip() in options
+    assert f"$ {COMMAND}\n" in STORES
+
+
+def test_the_versions_of_the_page():
+    (table,) = re.findall(r"\| version \| what is new \|\n\|---\|---\|\n(.*?)\n\n", STORES, re.DOTALL)
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+    told = [[str(version), what] for version, what in sorted(NEW.items(), reverse=True)]
+    assert [*told, [str(OLDEST), "the oldest one that can be upgraded"]] == rows
+
+
+def test_the_file_systems_of_the_page_are_refused():
+    (named,) = re.findall(r"file system that machines share \(([^)]*)\)", STORES)
+    assert "NFS, SMB, 9p, sshfs and other such of FUSE" == named
+    assert {"nfs", "nfs4", "smb3", "cifs", "9p", "sshfs"} <= SHARED

@@ -12,7 +12,7 @@ ROOMS = [  # from the ground up; a new module gets its room here
     'stores',
     'config crontexts moments zones sun chain clockwork schedules entries plan events headers'
     ' dispatch dispatcher scheduler decorators methods origins lease keeper task worker fencing',
-    '__init__ cli desk show metrics django testing',
+    '__init__ cli desk doctor show metrics django testing',
 ]
 FACES = {'click', 'django', 'prometheus_client', 'rich'}
 CELERY = {'billiard', 'celery', 'kombu', 'vine'}

@@ -125,7 +125,7 @@ def test_an_existing_project(type_in, redis_url, tmp_path):
         terminal = type_in(command, tmp_path)
         assert terminal.wait(60) == 0, terminal.tail()
         shown.append(terminal.output)
-    status, table, as_json, jobs, coming, paused, goes_on = shown
+    status, table, as_json, jobs, coming, paused, goes_on, well = shown
     assert 'running' in status
     assert started[1] in table
     assert '"state": "running"' in as_json
@@ -133,6 +133,7 @@ def test_an_existing_project(type_in, redis_url, tmp_path):
     assert 5 == len(re.findall(r'^\S+Z  ', coming, re.MULTILINE))
     assert paused.startswith('report is paused: the disk is full (by ')
     assert goes_on.startswith('report goes on; it was paused: the disk is full (by ')
+    assert well == 'nothing is wrong\n'
     # A deploy: the run is handed over, and nobody is there to take it.
     assert works.stop(30) == 0
     assert 'handed over to another instance' in works.output

@@ -127,6 +127,22 @@ def test_what_was_asked_of_a_store_that_forgot_it_is_asked_again(stage, log):
     assert [10] == published(stage)[:1]
 
 
+def test_a_node_goes_back_to_a_claim_that_was_lost_though_it_hears_of_it_by_recording_what_it_did(stage, log):
+    beat, faults = stage.faulty_beat(sync())
+    stage.run(beat, 9_500)
+    hold(stage)
+    finish(stage)
+    published(stage)
+    restore = snapshot(stage.store.store)
+    faults.loses = lambda verb: verb == "sent"
+    stage.run(beat, 1_000)
+    assert [10] == published(stage)
+    restore()
+    faults.loses = lambda verb: False
+    stage.run(beat, 35_000)
+    assert [10] == published(stage)[:1]
+
+
 @pytest.mark.parametrize("verb", ["sent", "release"])
 def test_a_node_registers_though_it_first_hears_of_it_by_recording_what_it_did(stage, log, verb):
     beat = stage.beat(sync())

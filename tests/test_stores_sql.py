@@ -182,7 +182,7 @@ def test_the_tables_of_an_older_version(file, store):
             connection.execute(f"ALTER TABLE anarchon_jobs DROP COLUMN {column}")
     before = file.read_bytes()
     for call in (store.jobs, lambda: register(store, "report"), lambda: store.expired(BEAT, 9)):
-        with refused(StoreUnusable, str(file), "of version 1", "with version 2", "another anarchon_prefix"):
+        with refused(StoreUnusable, str(file), "of version 1", "with version 3", "another anarchon_prefix"):
             call()
     assert before == file.read_bytes()
 
@@ -253,14 +253,14 @@ def test_a_url_or_an_option_that_cannot_be_meant(url, options, words):
 def test_the_columns_of_this_version():
     """A change here is a new version, and needs a way from the old one."""
     tables = Tables("anarchon", SQLITE)
-    assert VERSION == 2
+    assert VERSION == 3
     assert {table.name: " ".join(table.c.keys()) for table in tables.metadata.sorted_tables} == {
         "anarchon_meta": "name value",
         "anarchon_jobs": "name hashes first_seen seen floor fence supervised paused paused_by paused_at",
         "anarchon_runs": "job slot kind state trigger dispatch unstarted attempt crashes fence node owner "
         "task_id token nonce deadline span lease not_before retries stop claimed_at queued_at started_at "
         "finished_at reason until count",
-        "anarchon_nodes": "id name kind seen",
+        "anarchon_nodes": "id name kind seen app",
     }
 
 

@@ -432,6 +432,8 @@ def test_a_run_is_not_put_back_over_one_that_ended_or_was_started_later(told):
             assert "lost" == told.put_back(first).answer
             assert "lost" == told.put_back(replace(first, fence=told.run().fence)).answer
         told.finish(token="t2")
+    with nothing_written(told.store):
+        assert "lost" == told.put_back(replace(first, fence=told.run().fence + 1)).answer
 
 
 def test_a_store_old_enough_puts_a_run_back_only_if_its_job_has_no_other_active_one(wiped):
@@ -469,6 +471,16 @@ def test_the_next_start_has_a_higher_fence_though_the_stores_clock_went_back(rol
     assert told.begin(T - HOUR, token="t2").fence == held.fence + 1
 
 
+def test_a_lease_that_its_holder_does_not_trust_is_not_put_back_over_an_older_record(told):
+    told.claim()
+    told.sent()
+    restore = snapshot(told.store)
+    held = told.held(told.start())
+    restore()
+    with nothing_written(told.store):
+        assert "lost" == told.put_back(replace(held, trusted=False)).answer
+
+
 @pytest.mark.parametrize("overlap", ["skip", "allow"])
 def test_what_was_claimed_before_anybody_told_the_store_waits_if_overlap_forbids_it(told, overlap):
     restore = snapshot(told.store)
@@ -495,6 +507,18 @@ def test_what_was_started_before_anybody_told_the_store_stays_if_overlap_forbids
     answer = told.put_back(held).answer
     running = [run.slot - T for run in told.store.runs(state="running")]
     assert (("lost", [SECOND]) if overlap == "skip" else ("ok", [SECOND, 0])) == (answer, running)
+
+
+def test_a_run_is_put_back_beside_an_earlier_one_whose_end_was_lost(told):
+    earlier = told.begin()
+    restore = snapshot(told.store)
+    told.finish()
+    told.now += SECOND
+    held = told.held(told.begin(T + SECOND, token="t2"), T + SECOND, token="t2")
+    restore()
+    assert PUT_BACK == told.put_back(held).reason
+    fences = {run.slot - T: run.fence for run in told.store.runs(state="running")}
+    assert {0: earlier.fence, SECOND: held.fence} == fences
 
 
 def test_runs_of_several_jobs_are_put_back_in_one_call(told):

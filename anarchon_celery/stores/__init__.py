@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -49,6 +50,17 @@ ANOTHER = "is another store than before: wiped, restored or failed over"
 
 #: No verb takes more items than this in one step; callers with more send several.
 CHUNK = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """From which version of the store's layout to which others, and what is new in each of those.
+
+    ``found`` is None where nothing is kept yet; without ``ways`` there is nothing to do.
+    """
+
+    found: int | None
+    ways: Mapping[int, str]
 
 
 class Store(ABC):
@@ -174,6 +186,17 @@ class Store(ABC):
     @abstractmethod
     def nodes(self) -> list[Node]:
         """Return all nodes the store remembers, by name."""
+
+    def upgrade(self, *, dry: bool = False) -> Upgrade:
+        """Bring what an older release made to the layout of this one; ``dry``: only say what that takes.
+
+        What is begun and was not ended, because somebody died meanwhile, is gone on with.
+        """
+        return Upgrade(None, {})
+
+    def complaints(self) -> list[str]:
+        """Return what its server says of itself that is not right for a store, and what would be."""
+        return []
 
     @abstractmethod
     def close(self) -> None:

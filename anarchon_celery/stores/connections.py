@@ -51,6 +51,13 @@ class _InTime(AbstractConnection):
 
     _is_greeting = False
 
+    def connect(self) -> None:
+        try:
+            super().connect()  # type: ignore[no-untyped-call]
+        except (TypeError, ValueError, AttributeError, LookupError) as reason:
+            taken = "the Redis client cannot connect with these anarchon_store_options"
+            raise StoreUnusable(f"{taken}: {type(reason).__name__}: {reason}") from reason
+
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         if not self._is_greeting and is_late():
             raise TooLate("getting through to it took too long")
@@ -127,6 +134,9 @@ class Plain(_InTime, redis.Connection):
                     continue
                 if isinstance(error, TimeoutError):
                     raise redis.TimeoutError("connecting takes too long") from None
+                raise
+            except BaseException:  # an option that the socket does not take, or somebody interrupts
+                sock.close()
                 raise
         raise OSError(f"{self.host} has no address")
 

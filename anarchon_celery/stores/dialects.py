@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import (
     ColumnElement,
@@ -43,7 +44,10 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, Opera
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.types import TypeEngine
 
+from ..errors import StoreUnusable
 from .budget import left
+from .filesystems import refuse_a_shared_one
+from .options import SECONDS, Right
 
 #: How long a call may take in all, in seconds; half of the claim timeout where that is shorter.
 LONGEST_CALL = 5.0
@@ -106,6 +110,10 @@ class Dialect:
     missing: tuple[str, ...]
     hopeless: tuple[str, ...]
     passing: tuple[str, ...] = ()
+    #: What the driver's options have to be of which it would say too little, too late.
+    rights: Mapping[str, Right] = field(default_factory=dict)
+    #: By a sign: what would be right. The first that is found counts.
+    remedies: Mapping[str, str] = field(default_factory=dict)
 
     def says_missing(self, error: DBAPIError) -> bool:
         """Whether the error is that the tables were not made yet."""
@@ -123,6 +131,10 @@ class Dialect:
         Others were in its way, or the connection was dead since a server went away.
         """
         return error.connection_invalidated or self._says(error, self.passing)
+
+    def to_do(self, error: DBAPIError) -> str:
+        """What would be right, as the end of a line; nothing where that is not known."""
+        return next((f": {right}" for sign, right in self.remedies.items() if self._says(error, (sign,))), "")
 
     def _says(self, error: DBAPIError, signs: tuple[str, ...]) -> bool:
         said = "" if error.orig is None else self.sign(error.orig)
@@ -167,9 +179,22 @@ def _is_in_memory(url: URL) -> bool:
 
 
 def _attend_sqlite(engine: Engine, _patience: float) -> None:
+    event.listen(engine, "do_connect", _connect)
     event.listen(engine, "connect", _configure)
     event.listen(engine, "checkout", _let_go_of_a_moved_file)
     event.listen(engine, "begin", _begin)
+
+
+def _connect(dialect: Any, _record: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    path = str(arguments[0])
+    if path.startswith("file:"):
+        path = unquote(urlsplit(path).path)
+    if path and path != ":memory:":
+        refuse_a_shared_one(path)
+    try:
+        return dialect.connect(*arguments, **options)
+    except (TypeError, ValueError) as reason:
+        raise StoreUnusable(f"anarchon_store_options: connect_args: {reason}") from None
 
 
 def _configure(connection: sqlite3.Connection, record: Any) -> None:
@@ -229,5 +254,12 @@ SQLITE = Dialect(
     engine=_sqlite_engine,
     attend=_attend_sqlite,
     missing=("no such table",),
+    rights={"timeout": SECONDS},
+    remedies={
+        "unable to open": "a file is right whose folder is there, and in which this user may write",
+        "readonly": "this user needs the right to write to the file, and to its folder",
+        "not a database": "another file is right, or one that is not there yet",
+        "malformed": "put a backup in its place, or start with a file that is not there yet",
+    },
     hopeless=("not a database", "malformed", "readonly", "no such column", "no column named"),
 )

@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,8 @@ from ..errors import StoreError, StoreUnreachable, StoreUnusable
 from .addresses import Address, Host
 from .budget import at_most
 from .connections import MOST, TooLate, client_at
-from .refusals import complaint, told, word_of
+from .options import A_DICT, A_PATH, SECONDS, WHOLE, refuse_wrong
+from .refusals import complaint, keeps_nothing, told, word_of
 from .routes import Route, route_to
 
 #: How often a server is asked whether it still keeps what it is given (seconds).
@@ -79,9 +81,39 @@ class Link:
             StoreUnreachable: no answer: it may have been carried out; or too few replicas have it.
             StoreUnusable: the server cannot be used as it is.
         """
+        with self._in_time():
+            answer = self._run(call)
+        # Bytes that are no text can only come from somebody's edit: they must not spoil the others.
+        return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+
+    def complaints(self) -> list[str]:
+        """Return all that is wrong with the server by what it tells of itself.
+
+        Raises:
+            StoreUnreachable: no answer.
+            StoreUnusable: the server cannot be used as it is.
+        """
+        with self._in_time():
+            client = self._client_there()
+            info, snapshots = self._told(client.info), self._told(lambda: client.config_get("save"))
+        found = [complaint(info), keeps_nothing(info, snapshots.get("save"))]
+        return [f"{self.shown} cannot be used: {line}" for line in found if line]
+
+    def _told(self, ask: Callable[[], Any]) -> dict[str, Any]:
+        """Return what a server tells; nothing where this user may not ask, or nobody may."""
+        try:
+            return dict(ask())
+        except redis.ResponseError as error:
+            if word_of(error) not in ("NOPERM", "", "NOEVAL"):
+                raise
+            return {}
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Give a call its time, and say in one line what went wrong."""
         try:
             with at_most(self.within):
-                answer = self._run(call)
+                yield
         except StoreError as error:
             if str(error).startswith(self.shown):
                 raise
@@ -94,8 +126,6 @@ class Link:
             # Interrupted from outside, a task's time limit perhaps: an answer may be on its way still.
             self._drop()
             raise
-        # Bytes that are no text can only come from somebody's edit: they must not spoil the others.
-        return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
 
     def close(self) -> None:
         """Close all connections."""
@@ -164,12 +194,7 @@ class Link:
     def _inspect(self, client: redis.Redis, *, begins: bool) -> None:
         """Refuse a server that may throw away what it is given; what was begun there may go on and end."""
         if time.monotonic() >= self._inspect_at:
-            try:
-                self._complaint = complaint(client.info())
-            except redis.ResponseError as error:
-                if word_of(error) not in ("NOPERM", "", "NOEVAL"):
-                    raise
-                self._complaint = None  # it does not tell
+            self._complaint = complaint(self._told(client.info))
             self._inspect_at = time.monotonic() + (0 if self._complaint else INSPECT_EVERY)
         if self._complaint and begins:
             raise StoreUnusable(f"{self.shown} cannot be used: {self._complaint}")
@@ -237,7 +262,23 @@ _NOT_OURS = (
     "protocol",
     "decode_responses",
     "health_check_interval",
+    "encoding",
+    "encoding_errors",
 )
+
+#: What the values of options have to be which the client looks at when it connects, or not at all.
+_RIGHTS = {
+    **dict.fromkeys(("socket_timeout", "socket_connect_timeout"), SECONDS),
+    **dict.fromkeys(("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"), A_PATH),
+    **dict.fromkeys(("db", "max_connections", "min_other_sentinels"), WHOLE),
+    **dict.fromkeys(("socket_keepalive_options", "sentinel_kwargs"), A_DICT),
+}
+
+
+def refuse_wrong_options(options: Mapping[Any, Any]) -> None:
+    """Refuse options that cannot be meant; all else is the client's to judge."""
+    refuse_wrong(options, _RIGHTS)
+    refuse_wrong(options.get("sentinel_kwargs") or {}, _RIGHTS, "sentinel_kwargs: ")
 
 
 def _replicas(settings: dict[str, Any]) -> Replicas | None:

@@ -26,10 +26,11 @@ from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 
-from ..errors import StoreUnusable
+from ..errors import StoreUnreachable, StoreUnusable
 from .budget import left
 from .connecting import Connector
 from .dialects import POOL, Dialect
+from .options import SECONDS, WHOLE
 
 #: How long an answer is waited for, and the server's first word.
 ANSWER_WITHIN, CONNECTED_WITHIN = 3.5, 3
@@ -101,7 +102,7 @@ def _connect(
     flags = options.get("client_flag", 0) | CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
     try:
         connection = _patient()(*arguments, **{**options, "client_flag": flags})
-    except (TypeError, ValueError, RuntimeError, OSError) as reason:  # what is not the server's
+    except (TypeError, ValueError, AttributeError, RuntimeError, OSError) as reason:  # not the server's
         raise StoreUnusable(f"an option of the URL, or of anarchon_store_options: {reason}") from None
     try:
         _set_up(connection, patience)
@@ -207,7 +208,8 @@ def _listed(parameter: str, rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
 def _alone(connection: Connection, prefix: str) -> Iterator[None]:
     database = connection.engine.url.database
     name = f"anarchon {database} {prefix}"[:64]
-    connection.execute(select(func.get_lock(name, min(3.0, left()))))
+    if connection.execute(select(func.get_lock(name, min(3.0, left())))).scalar_one() != 1:
+        raise StoreUnreachable(f"somebody else makes or upgrades the tables {prefix}_* for now")
     try:
         yield
         connection.exec_driver_sql("COMMIT")  # before another one looks
@@ -236,10 +238,20 @@ MARIADB = Dialect(
     missing=("1146",),
     hopeless=(
         *_READ_ONLY, "1044", "1045", "1049", "1142", "1143", "1227", "1698",  # no right, no database
-        "1054", "1665",  # tables of somebody else; a binary log that cannot be written so
+        "1054", "1176", "1665",  # tables of somebody else; a binary log that cannot be written so
     ),
     passing=(
         "1213", "1205", "1020",  # deadlock, lock wait, a row that changed meanwhile
         "1062",  # somebody else made the same row at the same time
     ),
+    rights={**dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), SECONDS), "port": WHOLE},
+    remedies={
+        **dict.fromkeys(
+            ("1044", "1142", "1143"),
+            "the user needs the right to make tables once (CREATE, INDEX; to upgrade, ALTER), and after that "
+            "to select, insert, update and delete",
+        ),
+        "1049": "create it, or name another one in anarchon_store",
+        **dict.fromkeys(("1045", "1698"), "look at the user and the password in anarchon_store"),
+    },
 )  # fmt: skip

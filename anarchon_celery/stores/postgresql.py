@@ -220,9 +220,17 @@ POSTGRESQL = Dialect(
     hopeless=(
         "25006",  # read-only
         "28P01", "28000", "3D000", "password authentication failed", "does not exist", "no pg_hba.conf entry",
+        "for connection option", "invalid sslmode", "unrecognized configuration parameter",
     ),
     passing=(
         "40001", "40P01",  # serialization, deadlock
         "23505",  # somebody else made the same row at the same time
     ),
+    remedies={
+        "42501": "the user needs the right to make tables once (CREATE on the schema; to upgrade, to own "
+        "them), and after that to select, insert, update and delete",
+        '  database "': "create it, or name another one in anarchon_store",
+        '  role "': "create it, or name another user in anarchon_store",
+        "password authentication failed": "look at the password in anarchon_store",
+    },
 )  # fmt: skip

@@ -12,7 +12,7 @@ key                               type    content
                                           newest last); while it is paused: paused (the reason),
                                           paused_by, paused_at
 {anarchon}:jobs                   set     the names of all jobs
-{anarchon}:nodes                  hash    incarnation → JSON: name, kind, seen
+{anarchon}:nodes                  hash    incarnation → JSON: name, kind, seen, app (of Celery), if told
 {anarchon}:meta                   hash    version of what is described here; identity, created, born and
                                           young (``1`` if it follows another store), see
                                           :class:`~anarchon_celery.youth.Origin`; latest (the time of
@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import protocol
-from ..errors import StoreReplaced, StoreUnusable
+from ..errors import StoreReplaced
 from ..protocol import (
     ACTIVE,
     BUFFERED,
@@ -71,16 +71,17 @@ from ..protocol import (
     Start,
     Started,
 )
-from . import ANOTHER, REFUSED_TO_STRANGERS, Store, new_identity
+from . import ANOTHER, REFUSED_TO_STRANGERS, Store, Upgrade, new_identity
 from .addresses import address_of
 from .clock import monotonic
-from .link import Call, Link, link_to
+from .link import Call, Link, link_to, refuse_wrong_options
+from .versions import of_another_version, read_version, ways_from
 from .wire import claim_of, claimed, given, held, items, job_of, named, offered, run_of
 
 logger = logging.getLogger(__name__)
 
 #: The version of the keys described above; ``lua/prelude.lua`` refuses another one.
-VERSION = 2
+VERSION = 3
 
 #: What the scripts are told by the protocol's module.
 _WORDS = {
@@ -110,6 +111,7 @@ def open_store(
     url: str, *, prefix: str, options: Mapping[str, Any], within: float = float("inf")
 ) -> RedisStore:
     """Return the store at ``url``, not yet connected; ``options`` are for the client's connections."""
+    refuse_wrong_options(options)
     address = address_of(url, options)
     return RedisStore(link_to(address, address.settings, within=within), prefix=prefix)
 
@@ -141,7 +143,7 @@ class RedisStore(Store):
         remembered = ("cursor", "effective", "first_seen", "supervised", "paused")
         jobs = [given(one, "job", "hash", *remembered) for one in registrations]
         self._calls_as(node)
-        answers = self._call("register", now, node=given(node, "id", "name", "kind"), jobs=jobs)
+        answers = self._call("register", now, node=_told(node), jobs=jobs)
         return [
             Registered(
                 job=asked.job, floor=answer.get("floor"), first_seen=answer["first_seen"],
@@ -171,7 +173,7 @@ class RedisStore(Store):
         """See :meth:`Store.expired`; ``orphaned`` is about the jobs of this page."""
         self._calls_as(node)
         last = {} if after is None else {"after": {"score": after[0], **named(after[1])}}
-        answer = self._call("expired", now, node=given(node, "id", "name", "kind"), limit=limit, **last)
+        answer = self._call("expired", now, node=_told(node), limit=limit, **last)
         return Expired(
             runs=tuple(run_of(record) for record in items(answer["runs"])),
             next_deadline=answer.get("next_deadline"),
@@ -267,6 +269,28 @@ class RedisStore(Store):
         nodes = [Node(**node) for node in items(self._call("nodes"))]
         return sorted(nodes, key=lambda node: (node.name, node.id))
 
+    def upgrade(self, *, dry: bool = False) -> Upgrade:
+        """See :meth:`Store.upgrade`."""
+        said = json.loads(self._plainly("version", writes=False))
+        found = read_version(dict(said).get("version"), VERSION, f"{self.shown}: {self._layout}")
+        ways = ways_from(found)
+        for version in () if dry else ways:
+            self._plainly(f"to_{version}", writes=True)
+        return Upgrade(found, ways)
+
+    def _plainly(self, name: str, *, writes: bool) -> str:
+        """Run a script that works on any version of the layout."""
+        return self._link.run(Call(*_hashed(_lua(name)), self.prefix, "", begins=False, writes=writes))
+
+    @property
+    def _layout(self) -> str:
+        """What the keys are called together."""
+        return f"the keys {self.prefix}:*"
+
+    def complaints(self) -> list[str]:
+        """See :meth:`Store.complaints`."""
+        return self._link.complaints()
+
     def close(self) -> None:
         """See :meth:`Store.close`."""
         self._link.close()
@@ -303,7 +327,8 @@ class RedisStore(Store):
         before = self.clock.monotonic()
         envelope = json.loads(self._link.run(Call(*words, begins=begins, writes=writes)))
         if "version" in envelope:
-            raise StoreUnusable(f"{self.shown}: {_of_another_version(self.prefix, envelope['version'])}")
+            refusal = of_another_version(envelope["version"], VERSION, self._layout)
+            raise type(refusal)(f"{self.shown}: {refusal}")
         if "refused" in envelope:
             self.young_since = envelope["young_since"]
             raise StoreReplaced(f"{self.shown} {ANOTHER}")
@@ -328,19 +353,20 @@ def _index_of(state: str) -> str:
     return "active" if state in ACTIVE else "buffered" if state == BUFFERED else "ended"
 
 
-def _of_another_version(prefix: str, found: str) -> str:
-    what = f"the store {prefix} is of version {found}, this node knows version {VERSION}"
-    if found.isdecimal() and int(found) < VERSION:
-        return f"{what} and cannot upgrade it: use another anarchon_prefix, or a fresh store"
-    return f"{what}: upgrade the node, or use another anarchon_prefix"
+def _told(node: Node) -> dict[str, Any]:
+    return given(node, "id", "name", "kind", "app")
 
 
 @cache
 def _script(verb: str) -> tuple[str, str]:
     """Return the script of a verb, and its hash."""
-    folder = Path(__file__).with_name("lua")
     words = f"local {', '.join(_WORDS)} = {', '.join(map(json.dumps, _WORDS.values()))}"
-    script = "\n".join(
-        [words, *(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", verb))]
-    )
+    return _hashed("\n".join([words, _lua("prelude"), _lua(verb)]))
+
+
+def _hashed(script: str) -> tuple[str, str]:
     return script, sha1(script.encode(), usedforsecurity=False).hexdigest()
+
+
+def _lua(name: str) -> str:
+    return Path(__file__).with_name("lua").joinpath(f"{name}.lua").read_text("utf-8")

@@ -24,6 +24,9 @@ _PASSING = {
     **dict.fromkeys(("ASK", "TRYAGAIN"), "its keys are on their way to another node: "),
 }  # fmt: skip
 
+#: What a server says of the script, which helps nobody.
+_OF_THE_SCRIPT = r"^user_script:\d+: -?|,? script: [0-9a-f]{40}.*$"
+
 #: How much of what a server says is shown.
 _ENOUGH = 200
 
@@ -80,7 +83,7 @@ def word_of(error: Exception) -> str:
 
 def told(error: Exception, shown: str) -> StoreError:
     """Return an error of the client as the callers know it, in one line."""
-    text, word = " ".join(str(error).split()), word_of(error)
+    text, word = re.sub(_OF_THE_SCRIPT, "", " ".join(str(error).split())), word_of(error)
     if word in _TO_DO:
         return StoreUnusable(f"{shown} cannot be used: {_TO_DO[word]} ({text[:_ENOUGH]})")
     if word in _PASSING:
@@ -126,5 +129,18 @@ def complaint(info: dict[str, Any]) -> str | None:
         return (
             f"it throws keys away when it is full (maxmemory-policy {policy}), ours too: "
             "set noeviction or a volatile-… policy, or use another server"
+        )
+    return None
+
+
+def keeps_nothing(info: dict[str, Any], snapshots: str | None) -> str | None:
+    """Return what is wrong with a server that writes nothing to its disk; ``snapshots``: when it makes some.
+
+    That it tells only to some users: where it does not, nothing is assumed.
+    """
+    if info.get("aof_enabled") == 0 and snapshots == "":
+        return (
+            "it keeps nothing on its disk (appendonly no, and no save), so that a restart loses all it has: "
+            "set appendonly yes"
         )
     return None

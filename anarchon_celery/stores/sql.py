@@ -49,13 +49,16 @@ from ..protocol import (
     Started,
 )
 from ..youth import Origin, met
-from . import NOTED, Store, new_identity
+from . import NOTED, Store, Upgrade, new_identity
 from .budget import at_most, beside, is_late, left, whole
 from .dialects import LONGEST_CALL, PATIENCE, SQLITE, Dialect
 from .mariadb import MARIADB
+from .options import A_CLASS, A_DICT, SECONDS, WHOLE, Right, refuse_wrong
 from .postgresql import POSTGRESQL
 from .records import Locked, Records
-from .tables import Moment, Tables, Unmade, Unmet
+from .tables import VERSION, Moment, Tables, Unmade, Unmet
+from .upgrades import go
+from .versions import read_version, ways_from
 
 Answer = TypeVar("Answer")
 Work = Callable[[Connection, Moment, Locked], Answer]
@@ -80,6 +83,15 @@ DIALECTS: Mapping[str, Dialect] = {
     "mysql": MARIADB,
     "mariadb": MARIADB,
 }
+
+#: What the engine's options have to be of which it would say too little, too late.
+RIGHTS = {
+    **dict.fromkeys(("pool_size", "max_overflow", "pool_recycle"), WHOLE),
+    "pool_timeout": SECONDS, "connect_args": A_DICT, "execution_options": A_DICT, "poolclass": A_CLASS,
+    "echo": Right(lambda it: it in (True, False, "debug"), "True or False is right"),
+}  # fmt: skip
+
+_TAKEN = "the query of its URL, or anarchon_store_options, cannot be meant:"
 
 #: How often a step is done again that others were in the way of.
 REPEATS = 3
@@ -119,6 +131,8 @@ class SqlStore(Store):
             known = ", ".join(DIALECTS)
             raise StoreUnusable(f"no store for {parsed.get_backend_name()!r} yet: known are {known}")
         self.dialect = DIALECTS[parsed.get_backend_name()]
+        refuse_wrong(options or {}, RIGHTS)
+        refuse_wrong((options or {}).get("connect_args") or {}, self.dialect.rights, "connect_args: ")
         parsed, settings = self.dialect.engine(parsed, options or {}, patience)
         self.shown = _shown(parsed)
         self._engine = self._made(parsed, settings)
@@ -139,8 +153,9 @@ class SqlStore(Store):
         except ImportError as reason:
             lacks = f"{self.dialect.driver} is needed ({_line(reason)})"
             raise StoreUnusable(f"{self.shown}: {lacks}") from reason
-        except (ArgumentError, TypeError) as reason:
-            raise StoreUnusable(f"{self.shown}: {_line(reason)}") from reason
+        except (ArgumentError, TypeError, ValueError, LookupError, AttributeError) as reason:
+            why = _line(reason).partition(", using configuration ")[0]
+            raise StoreUnusable(f"{self.shown}: {_TAKEN} {why}") from reason
 
     # one transaction ----------------------------------------------------------------------------
 
@@ -194,7 +209,7 @@ class SqlStore(Store):
                     elif self.dialect.says_passing(error) and not is_late():
                         time.sleep(random.uniform(0, 0.01) * (repeats + 1))  # or they meet again
                     else:
-                        self._refuse_another_version(error)
+                        self._refuse_others(error)
                         raise
             return self._transaction(step)
 
@@ -224,11 +239,11 @@ class SqlStore(Store):
             self._refuse_a_stranger(moment.origin, step.verb)
             return step.work(connection, moment, locked), before, moment
 
-    def _refuse_another_version(self, error: DBAPIError) -> None:
-        """Say of tables of another version rather that than what they lack."""
+    def _refuse_others(self, error: DBAPIError) -> None:
+        """Say of tables of another version, or somebody else's, rather that than what they lack."""
         if self.dialect.says_hopeless(error):
-            with suppress(SQLAlchemyError, Unmade), self._reading.begin() as connection:
-                self._tables.moment(connection, None)
+            with suppress(SQLAlchemyError), self._reading.begin() as connection:
+                self._tables.refuse_others(connection)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -245,7 +260,9 @@ class SqlStore(Store):
             if (late := _refusal_behind(error)) is not None:
                 raise StoreUnreachable(f"{self.shown}: {late}") from error
             kind = StoreUnusable if self.dialect.says_hopeless(error) else StoreUnreachable
-            raise kind(f"{self.shown}: {_line(error.orig)}") from error
+            raise kind(f"{self.shown}: {_line(error.orig)}{self.dialect.to_do(error)}") from error
+        except ArgumentError as error:
+            raise StoreUnusable(f"{self.shown}: {_TAKEN} {_line(error)}") from error
         except SQLAlchemyError as error:
             raise StoreUnreachable(f"{self.shown}: {_line(error)}") from error
 
@@ -479,6 +496,35 @@ class SqlStore(Store):
         """See :meth:`Store.nodes`."""
         return self._look(self._records.all_nodes)
 
+    def upgrade(self, *, dry: bool = False) -> Upgrade:
+        """See :meth:`Store.upgrade`."""
+        with self._told():
+            found = self._patiently(self._version)
+            ways = ways_from(found)
+            for version in () if dry else ways:
+                self._patiently(partial(self._go, version))
+        return Upgrade(found, ways)
+
+    def _version(self) -> int | None:
+        with self._reading.begin() as connection:
+            found = self._tables.version(connection)
+        return read_version(found, VERSION, self._tables.shown)
+
+    def _go(self, version: int) -> None:
+        prefix = self._tables.prefix
+        with self._writing.begin() as connection, self.dialect.alone(connection, prefix):
+            go(connection, prefix, version)
+
+    def _patiently(self, work: Callable[[], Answer]) -> Answer:
+        """Do some work, again where that helps: others may be in its way."""
+        for _ in range(REPEATS):
+            try:
+                return work()
+            except DBAPIError as error:
+                if not self.dialect.says_passing(error):
+                    raise
+        return work()
+
     def close(self) -> None:
         """See :meth:`Store.close`."""
         self._engine.dispose()
@@ -523,5 +569,7 @@ def _refusal_behind(error: BaseException) -> BaseException | None:
 
 
 def _line(error: BaseException | None) -> str:
-    """What an error says, as one line."""
-    return " ".join(str(error).split())
+    """What an error says, as one line; without the number before it, and the statement behind it."""
+    parts: tuple[Any, ...] = getattr(error, "args", ())
+    text = f"{parts[1]} ({parts[0]})" if list(map(type, parts)) == [int, str] else str(error)
+    return " ".join(text.partition("\nLINE ")[0].split())

@@ -43,9 +43,12 @@ from ..protocol import ACTIVE, BUFFERED, ENDED, Job, KnownSchedule, Node, Run
 from ..youth import Origin
 from . import new_identity
 from .dialects import Dialect
+from .strangers import refuse_strangers
+from .upgrades import version_in
+from .versions import of_another_version
 
-#: Of the tables' shape: who changes a column raises it, and says how to upgrade.
-VERSION = 2
+#: Of the tables' shape: who changes a column raises it, and says in :mod:`.versions` how to upgrade.
+VERSION = 3
 
 #: As texts, so that a database can see that they are the conditions of its partial indexes.
 _ENDED = ", ".join(f"'{state}'" for state in sorted(ENDED))
@@ -275,14 +278,16 @@ class Tables:
 
     def create(self, connection: Connection, now: int | None) -> None:
         """Make what is not there yet, in a transaction that has no other beside it."""
+        self.refuse_others(connection)
         self.metadata.create_all(connection)
         created = connection.execute(select(self._now)).scalar_one() if now is None else now
+        said = connection.execute(select(self.meta.c.name, self.meta.c.value))
+        known = {name: value for name, value in said}
         meta = {
-            "version": VERSION, "identity": new_identity(), "created": created, "born": created, "young": 0,
-            "latest": 0,
+            "version": VERSION, "identity": new_identity(), "created": created,
+            "born": known.get("created", created), "young": 0, "latest": 0,
         }  # fmt: skip
-        known = set(connection.execute(select(self.meta.c.name)).scalars())
-        lacking = [{"name": name, "value": str(meta[name])} for name in sorted(meta.keys() - known)]
+        lacking = [{"name": name, "value": str(meta[name])} for name in sorted(meta.keys() - known.keys())]
         if lacking:
             connection.execute(insert(self.meta), lacking)
 
@@ -291,7 +296,7 @@ class Tables:
         rows = connection.execute(self._moment, {"node": node}).all()
         said: dict[str, str] = {row[0]: row[1] for row in rows}
         if said.get("version", str(VERSION)) != str(VERSION):
-            raise StoreUnusable(self._of_another_version(said["version"]))
+            raise self._of_another_version(said["version"])
         if not {"version", "latest", *_ORIGIN} <= said.keys():
             raise Unmade(f"{self.meta.name} is not whole")
         noted = rows[0][3] if isinstance(rows[0][3], int) else None
@@ -319,11 +324,24 @@ class Tables:
             for name, value in sorted(values.items()):
                 self._put(connection, name, str(value))
 
-    def _of_another_version(self, found: str) -> str:
-        what = f"the tables {self.prefix}_* are of version {found}, this anarchon_celery works with version"
-        if found.isdecimal() and int(found) < VERSION:
-            return f"{what} {VERSION} and cannot upgrade them: use another anarchon_prefix, or a fresh store"
-        return f"{what} {VERSION}: install the release that made them, or use another anarchon_prefix"
+    def version(self, connection: Connection) -> str | None:
+        """Return the version that stands in the tables; None where there are none yet."""
+        refuse_strangers(connection, self.meta)
+        return version_in(connection, self.prefix)
+
+    def refuse_others(self, connection: Connection) -> None:
+        """Refuse tables of another version, and such as are somebody else's."""
+        if (found := self.version(connection)) not in (None, str(VERSION)):
+            raise self._of_another_version(str(found))
+        refuse_strangers(connection, self.jobs, self.runs, self.nodes)
+
+    @property
+    def shown(self) -> str:
+        """What they are called together."""
+        return f"the tables {self.prefix}_*"
+
+    def _of_another_version(self, found: str) -> StoreUnusable:
+        return of_another_version(found, VERSION, self.shown)
 
     def put_latest(self, connection: Connection, now: int) -> None:
         """Keep the latest time a poll saw."""

@@ -26,9 +26,12 @@ def url_of(proxy):
     return f'redis://127.0.0.1:{proxy.port}/0'
 
 
-def test_nodes_whose_store_needs_two_seconds_for_each_answer(redis_cluster, proxy):
+def test_nodes_whose_store_needs_two_seconds_for_each_answer(redis_cluster, own_redis_server, proxy):
     schedule = {'tick': job('quick', 2, overlap='allow'), 'long': job('slow', '1h', 16, lease='10s')}
-    cluster = redis_cluster(schedule, anarchon_store=url_of(proxy), anarchon_first_catch_up='1d')
+    watched = own_redis_server.url()
+    cluster = redis_cluster(
+        schedule, anarchon_store=url_of(proxy), watched=watched, anarchon_first_catch_up='1d'
+    )
     proxy.delay = 2
     cluster.worker('w1', concurrency=6)
     beats = [cluster.beat(name) for name in ('slow-1', 'slow-2')]
@@ -48,10 +51,10 @@ def test_nodes_whose_store_needs_two_seconds_for_each_answer(redis_cluster, prox
     assert ('succeeded', 1) == (done.state, done.attempt)
 
 
-def test_nodes_whose_store_loses_every_tenth_answer(redis_cluster, proxy):
+def test_nodes_whose_store_loses_every_tenth_answer(redis_cluster, own_redis_server, proxy):
     """The calls were carried out: whoever asks again learns what came of them."""
     schedule = {'tick': job('quick', 1, overlap='allow')}
-    cluster = redis_cluster(schedule, anarchon_store=url_of(proxy))
+    cluster = redis_cluster(schedule, anarchon_store=url_of(proxy), watched=own_redis_server.url())
     cluster.worker('w1')
     for name in ('beat-1', 'beat-2'):
         cluster.beat(name)

@@ -181,7 +181,7 @@ def played(places, processes, tmp_path):
         found = []
         for number, (kind, place) in enumerate(places.items()):
             cluster = Cluster(
-                processes, tmp_path / kind, SCHEDULE, store=place.direct, anarchon_store=place.url,
+                processes, tmp_path / kind, SCHEDULE, store=place.url, watched=place.direct,
                 broker={'broker_url': broker.url(number)}, anarchon_lease='60s', anarchon_first_catch_up='1d',
             )  # fmt: skip
             stack.callback(cluster.close)

@@ -1,5 +1,5 @@
 -- expired: a page of runs past their deadline, ordered by (deadline, key); and note that the node lives.
--- Asked: node {id, name, kind}, limit, after? {score: deadline, job, slot, kind}
+-- Asked: node {id, name, kind, app?}, limit, after? {score: deadline, job, slot, kind}
 -- Answers: {runs, next_deadline?, orphaned: the jobs among them that no node has had for a day}
 -- Keys: meta, nodes, jobs, job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 

@@ -140,7 +140,8 @@ end
 
 -- Note that this node lives.
 local function see(node)
-  redis.call('HSET', NODES, node.id, cjson.encode({name = node.name, kind = node.kind, seen = now}))
+  local known = {name = node.name, kind = node.kind, seen = now, app = node.app}
+  redis.call('HSET', NODES, node.id, cjson.encode(known))
   noted = true
 end
 

@@ -1,5 +1,5 @@
 -- register: remember jobs and schedule hashes; answer what is known of each.
--- Asked: node {id, name, kind}; jobs [{job, hash, cursor?, effective?, first_seen?, supervised, paused?}]
+-- Asked: node {id, name, kind, app?}; jobs [{job, hash, cursor?, effective?, first_seen?, supervised, paused?}]
 -- Answers: [{floor?, first_seen, effective, supervised, paused?}]
 -- Keys: nodes, jobs, job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
