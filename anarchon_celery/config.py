@@ -88,7 +88,11 @@ class Config:
         Raises:
             StoreUnusable: One line: its URL or its options cannot be meant.
         """
-        return open_store(self.store, prefix=self.prefix, options=self.store_options)
+        return open_store(
+            self.store, prefix=self.prefix, options=self.store_options,
+            # So that there is time left to publish what was won.
+            within=self.claim_timeout / 2000,
+        )  # fmt: skip
 
     @classmethod
     def of(cls, app: Celery) -> Config:

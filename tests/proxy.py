@@ -1,7 +1,9 @@
 """A TCP proxy for tests, before any server: it delays, swallows, cuts, drops an answer that was given.
 
 It knows nothing of what goes through: a chunk is what was read at once, which for small messages is
-one message. What a test sets counts from the next chunk on, for all connections.
+one message. What a test sets counts from the next chunk on, for all connections. An answer is the
+first chunk that comes back after a request; a ``Trap`` may wait for requests with certain bytes in
+them, since SQL stands in the messages of PostgreSQL and MariaDB as it is.
 """
 
 from __future__ import annotations
@@ -10,10 +12,32 @@ import contextlib
 import socket
 import struct
 import threading
+from dataclasses import dataclass
 
 from tests.processes import wait_until
 
 RESET = struct.pack('ii', 1, 0)  # SO_LINGER: closing sends a reset
+
+
+@dataclass
+class Trap:
+    """What becomes of requests that have ``word`` in them: of every ``every``-th one, ``times`` times."""
+
+    word: bytes = b''
+    every: int = 1
+    times: float = 1
+    loses: str = 'answer'  #: or 'request'; the connection is reset either way
+    seen: int = 0  #: requests so far
+    sprung: int = 0  #: of which so many were hit
+
+    def springs(self, chunk: bytes) -> bool:
+        """Look at a request."""
+        if self.word not in chunk or self.sprung >= self.times:
+            return False
+        self.seen += 1
+        hit = self.seen % self.every == 0
+        self.sprung += hit
+        return hit
 
 
 class Proxy:
@@ -26,11 +50,13 @@ class Proxy:
         self.requests_vanish = False  #: a black hole on the way there: connections stay, nothing arrives
         self.answers_vanish = False  #: a black hole on the way back
         self.drops = 0  #: so many answers that come now are swallowed, and their connections reset
+        self.traps: list[Trap] = []
         self.rewrites: dict[bytes, bytes] = {}  #: what is said instead in answers, of equal length
         self.accepted = 0  #: connections so far
         self.requests = 0  #: chunks that went to the server
         self.answers = 0  #: chunks that came from the server
         self.dropped = 0  #: answers that were dropped
+        self._doomed: set[tuple[socket.socket, socket.socket]] = set()  #: whose next answer is dropped
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
@@ -61,8 +87,13 @@ class Proxy:
 
     def heal(self) -> None:
         """Be a good proxy again; what was swallowed stays lost."""
-        self.delay, self.drops, self.rewrites = 0.0, 0, {}
+        self.delay, self.drops, self.rewrites, self.traps = 0.0, 0, {}, []
         self.requests_vanish = self.answers_vanish = False
+
+    def trap(self, word: bytes = b'', **how: float | str) -> Trap:
+        """Set a trap, until ``heal``."""
+        self.traps.append(Trap(word, **how))  # type: ignore[arg-type]
+        return self.traps[-1]
 
     def wait_for_drop(self, count: int = 1) -> None:
         """Wait until so many answers were dropped in all: the server has carried those calls out."""
@@ -107,16 +138,30 @@ class Proxy:
     def _pass_requests(self, pair: tuple[socket.socket, socket.socket]) -> None:
         with contextlib.suppress(OSError):
             while chunk := pair[0].recv(65536):
-                if not self.requests_vanish:
-                    self.requests += 1
-                    pair[1].sendall(chunk)
+                if self.requests_vanish:
+                    continue
+                self.requests += 1
+                if self._is_lost(pair, chunk):
+                    self._end(pair, reset=True)
+                    return
+                pair[1].sendall(chunk)
+        while self.requests_vanish and not self._over.wait(0.02):
+            pass  # nor does the server learn that the connection was closed
         self._end(pair)
+
+    def _is_lost(self, pair: tuple[socket.socket, socket.socket], chunk: bytes) -> bool:
+        """Whether a request is; if its answer is, that is noted before it can come."""
+        with self._lock:
+            lost = {trap.loses for trap in self.traps if trap.springs(chunk)}
+            if 'answer' in lost:
+                self._doomed.add(pair)
+        return 'request' in lost
 
     def _pass_answers(self, pair: tuple[socket.socket, socket.socket]) -> None:
         with contextlib.suppress(OSError):
             while chunk := pair[1].recv(65536):
                 self.answers += 1
-                if self._is_dropped():
+                if self._is_dropped(pair):
                     self.dropped += 1
                     self._end(pair, reset=True)
                     return
@@ -128,11 +173,13 @@ class Proxy:
                     pair[0].sendall(chunk)
         self._end(pair)
 
-    def _is_dropped(self) -> bool:
+    def _is_dropped(self, pair: tuple[socket.socket, socket.socket]) -> bool:
         with self._lock:
             drops = self.drops > 0
             self.drops -= drops
-        return drops
+            doomed = pair in self._doomed
+            self._doomed.discard(pair)
+        return drops or doomed
 
     def _end(self, pair: tuple[socket.socket, socket.socket], *, reset: bool = False) -> None:
         with self._lock:

@@ -32,7 +32,7 @@ from anarchon_celery.protocol import (
     Start,
 )
 from anarchon_celery.stores import open_store
-from anarchon_celery.stores.dialects import PATIENCE
+from anarchon_celery.stores.dialects import LONGEST_CALL
 from anarchon_celery.stores.sql import SqlStore
 from anarchon_celery.stores.tables import JOB, RUN, VERSION
 from tests.databases import DATABASES, Database, PgBouncer, PostgreSQL
@@ -183,7 +183,7 @@ def test_transactions_are_read_committed_and_wait_less_than_a_claim_lasts(server
     else:
         settings = {
             "tx_isolation": "READ-COMMITTED", "innodb_lock_wait_timeout": 3, "lock_wait_timeout": 3,
-            "max_statement_time": 3, "time_zone": "+00:00",
+            "max_statement_time": 3, "idle_transaction_timeout": 6, "time_zone": "+00:00",
         }  # fmt: skip
         for name, value in settings.items():
             assert (name, asked(store, f"SELECT @@{name}")) == (name, value)
@@ -212,7 +212,7 @@ def test_a_turn_that_does_not_come(server, store):
         began = time.monotonic()
         with refused(StoreUnreachable, store.shown):
             claim(store, "report")
-        assert time.monotonic() - began < 2 * PATIENCE
+        assert time.monotonic() - began < LONGEST_CALL
         assert claim(store, "other") == ["won"]
         assert len(store.jobs()) == 2  # who only looks waits for nobody
     assert claim(store, "report") == ["won"]
@@ -364,8 +364,13 @@ def get_ready(barrier) -> None:
 def create(url: str, prefix: str, name: str) -> str | None:
     with closing(SqlStore(url, prefix=prefix)) as store:
         _barrier.wait(60)
-        register(store, name)
-        return store.identity
+        until = time.monotonic() + 60
+        while True:
+            try:
+                register(store, name)
+                return store.identity
+            except StoreUnreachable:  # connecting takes long where all do so at once: nodes ask again too
+                assert time.monotonic() < until
 
 
 CREATORS = 20
@@ -448,7 +453,8 @@ def with_history(store: SqlStore, server: Database, jobs: int = 20) -> list[str]
         for number in range(HISTORY)
     ]
     with store._writing.begin() as connection:
-        connection.execute(insert(store._tables.runs), rows)
+        for at in range(0, HISTORY, 2000):  # each in the time that there is for one answer
+            connection.execute(insert(store._tables.runs), rows[at : at + 2000])
     server.run("ANALYZE anarchon_runs" if is_postgresql(server) else "ANALYZE TABLE anarchon_runs")
     return names
 
@@ -754,7 +760,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for_long(own_server):
             began = time.monotonic()
             with refused(StoreUnreachable, store.shown):
                 store.renew([lease], now=T + 1)
-            assert time.monotonic() - began < 2 * PATIENCE
+            assert time.monotonic() - began < LONGEST_CALL
         own_server.resume()
         assert [answer.answer for answer in store.renew([lease], now=T + 1)] == ["ok"]
 

@@ -254,7 +254,7 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
-#: Which module opens which scheme; each has ``open_store(url, *, prefix, options)``.
+#: Which module opens which scheme; each has ``open_store(url, *, prefix, options, within)``.
 _MODULES = {
     "memory": "memory",
     "sqlite": "sql",
@@ -282,8 +282,14 @@ _MODULES = {
 SCHEMES = tuple(_MODULES)
 
 
-def open_store(url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None) -> Store:
+def open_store(
+    url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None,
+    within: float = float("inf"),
+) -> Store:  # fmt: skip
     """Return the store at ``url``; nothing is connected until the first verb.
+
+    A call takes ``within`` seconds at most, connecting included; each kind of store has a bound of
+    its own too.
 
     Raises:
         StoreUnusable: the scheme is none of ``SCHEMES``, or the URL cannot be read.
@@ -292,5 +298,5 @@ def open_store(url: str, *, prefix: str = "anarchon", options: Mapping[str, Any]
     if scheme not in _MODULES:
         raise StoreUnusable(f"no store for {scheme!r}: known are {', '.join(SCHEMES)}")
     module = import_module(f".{_MODULES[scheme]}", __name__)
-    store: Store = module.open_store(url, prefix=prefix, options=dict(options or {}))
+    store: Store = module.open_store(url, prefix=prefix, options=dict(options or {}), within=within)
     return store

@@ -1,6 +1,6 @@
-"""How long one call may take in all: connecting, TLS, login, asking sentinels, and the answer.
+"""How long one call may take in all: connecting, TLS, login, asking sentinels, each statement, the answer.
 
-The client's own timeouts are for one step each, and one call may have ten. The time a thread has
+The clients' own timeouts are for one step each, and one call may have twenty. The time a thread has
 left is known to all that happens in that thread, because a connection is made deep inside the
 client, where nothing can be handed to it.
 """
@@ -12,12 +12,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import redis
-
-#: Seconds that a call may take, connecting included. Less than any claim or lease may be trusted.
-MOST = 3.0
-
 _mine = threading.local()
+_EVER = (0.0, float("inf"))
 
 
 @contextmanager
@@ -33,17 +29,27 @@ def at_most(seconds: float) -> Iterator[None]:
         _mine.window = outside
 
 
-def left() -> float:
-    """Return the seconds that are left, more than none.
+@contextmanager
+def beside(seconds: float) -> Iterator[None]:
+    """Let what happens inside take so long, whatever is left outside, and without using that up."""
+    outside, begin = getattr(_mine, "window", None), time.monotonic()
+    _mine.window = (begin, begin + seconds)
+    try:
+        yield
+    finally:
+        spent = time.monotonic() - begin
+        _mine.window = outside and (outside[0] + spent, outside[1] + spent)
 
-    Raises:
-        redis.TimeoutError: none is left.
-    """
-    window = getattr(_mine, "window", None)
-    seconds = MOST if window is None else float(window[1] - time.monotonic())
-    if seconds <= 0:
-        raise redis.TimeoutError("no time is left")
-    return seconds
+
+def left() -> float:
+    """Return the seconds that are left: none or less where they are over, infinitely many in no call."""
+    return float(_window()[1] - time.monotonic())
+
+
+def whole() -> float:
+    """Return the seconds that there were in all."""
+    begin, end = _window()
+    return end - begin
 
 
 def is_late() -> bool:
@@ -51,5 +57,8 @@ def is_late() -> bool:
 
     A server that took so long for one step will not do the next one in what is left.
     """
-    begin, end = getattr(_mine, "window", None) or (0.0, float("inf"))
-    return time.monotonic() > (begin + end) / 2
+    return left() < whole() / 2
+
+
+def _window() -> tuple[float, float]:
+    return getattr(_mine, "window", None) or _EVER

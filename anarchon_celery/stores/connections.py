@@ -22,8 +22,24 @@ from redis.connection import AbstractConnection
 from redis.retry import Retry
 
 from ..errors import StoreUnusable
+from . import budget
 from .addresses import Host
-from .budget import MOST, is_late, left
+from .budget import is_late
+
+#: Seconds that a call may take, connecting included.
+MOST = 3.0
+
+
+def left() -> float:
+    """Return the seconds that are left, more than none.
+
+    Raises:
+        redis.TimeoutError: none is left.
+    """
+    seconds = min(MOST, budget.left())
+    if seconds <= 0:
+        raise redis.TimeoutError("no time is left")
+    return seconds
 
 
 class TooLate(redis.RedisError):

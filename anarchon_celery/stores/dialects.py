@@ -7,7 +7,7 @@ SQLite's is below, with what it takes to let many processes work on one file:
   where a deferred one would find "database is locked" when it first writes.
 - The journal is a write-ahead log, so that reading waits for nobody.
 - ``synchronous`` is ``FULL``: what was answered survives a power loss, not only a crash.
-- A call waits 3 seconds for its turn (``connect_args={"timeout": …}``), well below the claim timeout.
+- A call waits 3 seconds for its turn (``connect_args={"timeout": …}``), but never longer than it has left.
 - A file that was moved or removed is let go of: else some nodes would go on with what others no
   longer see.
 """
@@ -45,11 +45,21 @@ from sqlalchemy.pool import QueuePool
 from sqlalchemy.types import TypeEngine
 
 from ..errors import StoreUnusable
+from .budget import left
 from .filesystems import refuse_a_shared_one
 from .options import SECONDS, Right
 
-#: How long a call waits for its turn, in seconds.
-PATIENCE = 3
+#: How long a call may take in all, in seconds; half of the claim timeout where that is shorter.
+LONGEST_CALL = 5.0
+
+#: Which part of that it waits for its turn.
+PATIENCE = 0.6
+
+#: How connections to a server are kept. A step leaves none in a transaction, so that no rollback is sent
+#: with each return: where that fails, the pool logs a traceback, and MariaDB takes a round trip more.
+POOL: Mapping[str, Any] = {
+    "pool_size": 5, "max_overflow": 10, "pool_use_lifo": True, "pool_reset_on_return": None,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +97,11 @@ class Dialect:
     #: Rows as a table to select from, made of one parameter for each column; where that is the quickest
     #: way to write many rows.
     rows: Callable[[Mapping[str, type]], FromClause] | None = None
-    #: The URL and the options of the engine, made from what was configured.
-    engine: Callable[[URL, Mapping[str, Any]], tuple[URL, dict[str, Any]]]
+    #: The URL and the options of the engine, made from what was configured, and for how many seconds a
+    #: call waits for its turn.
+    engine: Callable[[URL, Mapping[str, Any], float], tuple[URL, dict[str, Any]]]
     #: Listen to the engine, before it is used.
-    attend: Callable[[Engine], None]
+    attend: Callable[[Engine, float], None]
     #: While the tables of a prefix are made: nobody else makes them.
     alone: Callable[[Connection, str], AbstractContextManager[None]] = lambda *_: nullcontext()
     #: What an error is known by: its words, or the code of a server that has codes.
@@ -145,14 +156,14 @@ def _among_json(columns: Sequence[ColumnElement[Any]], parameter: str) -> Column
     return columns[0].in_(rows) if len(columns) == 1 else tuple_(*columns).in_(rows)
 
 
-def _sqlite_engine(url: URL, given: Mapping[str, Any]) -> tuple[URL, dict[str, Any]]:
+def _sqlite_engine(url: URL, given: Mapping[str, Any], patience: float) -> tuple[URL, dict[str, Any]]:
     connect = {"check_same_thread": False, **given.get("connect_args", {})}
     if "timeout" not in url.query:
-        connect.setdefault("timeout", PATIENCE)
+        connect.setdefault("timeout", patience)
     options = {**given, "connect_args": connect}
     if _is_in_memory(url):
         # The one connection is the database; threads take turns.
-        pool = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0, "pool_timeout": PATIENCE}
+        pool = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0, "pool_timeout": patience}
         return url, {**pool, **options}
     if "poolclass" not in given:
         options = {"poolclass": QueuePool, "max_overflow": -1, **options}
@@ -167,7 +178,7 @@ def _is_in_memory(url: URL) -> bool:
     return database in ("", ":memory:") or ":memory:" in database or url.query.get("mode") == "memory"
 
 
-def _attend_sqlite(engine: Engine) -> None:
+def _attend_sqlite(engine: Engine, _patience: float) -> None:
     event.listen(engine, "do_connect", _connect)
     event.listen(engine, "connect", _configure)
     event.listen(engine, "checkout", _let_go_of_a_moved_file)
@@ -189,15 +200,15 @@ def _connect(dialect: Any, _record: Any, arguments: Sequence[Any], options: Mapp
 def _configure(connection: sqlite3.Connection, record: Any) -> None:
     connection.isolation_level = None  # transactions begin where _begin says, and nowhere else
     connection.execute("PRAGMA synchronous = FULL").close()
-    _use_write_ahead_log(connection)
+    (record.info["patience"],) = connection.execute("PRAGMA busy_timeout").fetchone()
+    _use_write_ahead_log(connection, record.info["patience"])
     path = connection.execute("PRAGMA database_list").fetchall()[0][2]
     record.info["file"] = (path, _identity(path)) if path else None
 
 
-def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+def _use_write_ahead_log(connection: sqlite3.Connection, patience: int) -> None:
     """Change the journal's mode, which the file keeps: for that SQLite itself does not wait its turn."""
-    (patience,) = connection.execute("PRAGMA busy_timeout").fetchone()
-    until = time.monotonic() + patience / 1000
+    until = time.monotonic() + min(patience / 1000, left() / 2)
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -222,6 +233,8 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _begin(connection: Connection) -> None:
+    patience = min(connection.info["patience"], max(0, left() * 1000))
+    connection.connection.execute(f"PRAGMA busy_timeout = {patience:.0f}").close()
     connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
 
 

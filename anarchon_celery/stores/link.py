@@ -1,9 +1,9 @@
 """The link to the Redis that has the store: it finds the server, and has one script run there.
 
 A call is one script, and one round trip; a second one where the server does not know the script
-(yet), or has been replaced by another. All of it together takes :data:`.budget.MOST` seconds at
-most. What may have been carried out is not repeated, but where there is another server to ask:
-the callers' nonces make it the same call.
+(yet), or has been replaced by another. All of it together takes :data:`.connections.MOST` seconds
+at most, or what the store was given. What may have been carried out is not repeated, but where
+there is another server to ask: the callers' nonces make it the same call.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import redis
 from .. import durations
 from ..errors import StoreError, StoreUnreachable, StoreUnusable
 from .addresses import Address, Host
-from .budget import MOST, at_most
-from .connections import TooLate, client_at
+from .budget import at_most
+from .connections import MOST, TooLate, client_at
 from .options import A_DICT, A_PATH, SECONDS, WHOLE, refuse_wrong
 from .refusals import complaint, keeps_nothing, told, word_of
 from .routes import Route, route_to
@@ -58,11 +58,13 @@ class Link:
     """A way to run scripts on the server that has the store; several threads may share it."""
 
     def __init__(
-        self, route: Route, settings: Mapping[str, Any], *, shown: str, replicas: Replicas | None = None
-    ) -> None:
-        """Go by ``route``; connections are made with ``settings``."""
+        self, route: Route, settings: Mapping[str, Any], *, shown: str, replicas: Replicas | None = None,
+        within: float = MOST,
+    ) -> None:  # fmt: skip
+        """Go by ``route``, with connections of ``settings``. A call takes ``within`` seconds at most."""
         self.shown = shown
         self.replicas = replicas
+        self.within = within
         self._route = route
         self._settings = dict(settings)
         self._lock = threading.Lock()
@@ -110,7 +112,7 @@ class Link:
     def _in_time(self) -> Iterator[None]:
         """Give a call its time, and say in one line what went wrong."""
         try:
-            with at_most(MOST):
+            with at_most(self.within):
                 yield
         except StoreError as error:
             if str(error).startswith(self.shown):
@@ -227,13 +229,13 @@ def _named_in(moved: redis.RedisError) -> Host:
     return host, int(port)
 
 
-def link_to(address: Address, settings: Mapping[str, Any]) -> Link:
-    """Return the link to an address, not yet connected.
+def link_to(address: Address, settings: Mapping[str, Any], *, within: float = MOST) -> Link:
+    """Return the link to an address, not yet connected; a call takes ``within`` seconds at most.
 
     Raises:
         StoreUnusable: the settings cannot be meant.
     """
-    own = dict(settings)
+    own, within = dict(settings), min(MOST, within)
     route = route_to(address, own)
     replicas = _replicas(own)
     for name in ("master_name", "min_other_sentinels", "sentinel_kwargs", *_NOT_OURS):
@@ -241,7 +243,7 @@ def link_to(address: Address, settings: Mapping[str, Any]) -> Link:
     if address.db:
         own["db"] = address.db
     if address.form == "cluster":
-        own.setdefault("socket_connect_timeout", MOST / (len(address.hosts) + 1))
+        own.setdefault("socket_connect_timeout", within / (len(address.hosts) + 1))
     try:  # what the client makes of them shows without a connection
         client_at(address.path or address.hosts[0], own)
         client_at(("localhost", 0), settings.get("sentinel_kwargs") or {})
@@ -249,7 +251,7 @@ def link_to(address: Address, settings: Mapping[str, Any]) -> Link:
         raise StoreUnusable(
             f"{address.shown}: the Redis client does not take these options: {error}"
         ) from None
-    return Link(route, own, shown=address.shown, replicas=replicas)
+    return Link(route, own, shown=address.shown, replicas=replicas, within=within)
 
 
 #: Options of the client that would break a rule here, or mean nothing.

@@ -17,6 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
+from math import ceil
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, String, bindparam, event, func, select, tuple_
@@ -25,11 +27,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 
 from ..errors import StoreUnreachable, StoreUnusable
-from .dialects import PATIENCE, Dialect
+from .budget import left
+from .connecting import Connector
+from .dialects import POOL, Dialect
 from .options import SECONDS, WHOLE
 
-#: How long an answer is waited for: the server gives up earlier, if it can.
-ANSWER_WITHIN = PATIENCE + 0.5
+#: How long an answer is waited for, and the server's first word.
+ANSWER_WITHIN, CONNECTED_WITHIN = 3.5, 3
+
+#: How long MySQL keeps a connection that says nothing (seconds): in the middle of a step, or at rest.
+IDLE_FOR = 60
 
 #: The oldest that have what this takes: MariaDB's bytes without padding, MySQL's.
 _OLDEST = {"MariaDB": (10, 4), "MySQL": (8, 0)}
@@ -55,15 +62,15 @@ def _name(_type: _Name, compiler: Any, **_: Any) -> str:
     return f"VARCHAR({_type.length}) CHARACTER SET utf8mb4 COLLATE {collation}"
 
 
-def _engine(url: URL, given: Mapping[str, Any]) -> tuple[URL, dict[str, Any]]:
+def _engine(url: URL, given: Mapping[str, Any], patience: float) -> tuple[URL, dict[str, Any]]:
     if url.drivername not in ("mysql", "mysql+pymysql", "mariadb", "mariadb+pymysql"):
         raise StoreUnusable(f"{url.drivername}:// is of another driver: mysql+pymysql:// is right")
-    timeouts = {"connect_timeout": PATIENCE, "read_timeout": ANSWER_WITHIN, "write_timeout": ANSWER_WITHIN}
-    own = {"charset": "utf8mb4", **timeouts}
+    timeouts = {"read_timeout": ANSWER_WITHIN, "write_timeout": ANSWER_WITHIN}
+    own = {"charset": "utf8mb4", "connect_timeout": CONNECTED_WITHIN, **timeouts}
     connect = {name: value for name, value in own.items() if name not in url.query}
     url, tls = _tls(url)
     connect = {**connect, **tls, **given.get("connect_args", {})}
-    pool = {"pool_size": 5, "max_overflow": 10, "pool_timeout": PATIENCE, "pool_use_lifo": True}
+    pool = {"pool_timeout": patience, **POOL}
     return url.set(drivername="mysql+pymysql"), {**pool, **given, "connect_args": connect}
 
 
@@ -79,29 +86,63 @@ def _tls(url: URL) -> tuple[URL, dict[str, Any]]:
     return url.difference_update_query(modes), _TLS[asked]
 
 
-def _attend(engine: Engine) -> None:
-    event.listen(engine, "do_connect", _connect)
+def _attend(engine: Engine, patience: float) -> None:
+    connector = Connector(partial(_connect, max(1, ceil(patience))))
+    event.listen(engine, "do_connect", connector)
+    event.listen(engine, "engine_disposed", connector.close)
     event.listen(engine, "do_executemany", _execute_many)
     event.listen(engine, "handle_error", _leave_a_replica)
 
 
-def _connect(dialect: Any, _record: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+def _connect(
+    patience: int, _dialect: Any, _record: Any, arguments: Sequence[Any], options: Mapping[str, Any]
+) -> Any:
     from pymysql.constants import CLIENT
 
     flags = options.get("client_flag", 0) | CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
     try:
-        connection = dialect.dbapi.connect(*arguments, **{**options, "client_flag": flags})
+        connection = _patient()(*arguments, **{**options, "client_flag": flags})
     except (TypeError, ValueError, AttributeError, RuntimeError, OSError) as reason:  # not the server's
         raise StoreUnusable(f"an option of the URL, or of anarchon_store_options: {reason}") from None
     try:
-        _set_up(connection)
+        _set_up(connection, patience)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _set_up(connection: Any) -> None:
+@lru_cache(maxsize=1)
+def _patient() -> Any:
+    """The kind of connection that waits no longer than the call may take."""
+    from pymysql.connections import Connection as Client
+
+    class Patient(Client):  # type: ignore[misc]
+        _read_timeout: float | None
+        _write_timeout: float | None
+        _longest: tuple[float, float] | None = None
+
+        def _read_bytes(self, num_bytes: int) -> Any:
+            self._hurry()
+            return super()._read_bytes(num_bytes)
+
+        def _write_bytes(self, data: Any) -> None:
+            self._hurry()
+            super()._write_bytes(data)
+
+        def _hurry(self) -> None:
+            """Have the client's own timeouts, for each read, end with the call."""
+            if self._longest is None:
+                self._longest = (self._read_timeout or ANSWER_WITHIN, self._write_timeout or ANSWER_WITHIN)
+            seconds = max(0.001, left())  # 0 would be another mode
+            self._read_timeout, self._write_timeout = (min(longest, seconds) for longest in self._longest)
+            if self._sock is not None:
+                self._sock.settimeout(self._read_timeout)
+
+    return Patient
+
+
+def _set_up(connection: Any, patience: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT VERSION(), @@global.read_only")
         version, read_only = cursor.fetchone()
@@ -114,10 +155,15 @@ def _set_up(connection: Any) -> None:
             raise StoreUnusable(
                 f"{connection.host}:{connection.port} is read-only, as a replica is: the primary is right"
             )
-        longest = "max_statement_time = 3" if kind == "MariaDB" else "max_execution_time = 3000"
+        # Else who vanishes in the middle of a step, without a word, has its jobs locked for hours.
+        longest = (
+            f"max_statement_time = {patience}, idle_transaction_timeout = {2 * patience}"
+            if kind == "MariaDB" else f"max_execution_time = {patience}000, wait_timeout = {IDLE_FOR}"
+        )  # fmt: skip
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute(
-            f"SET SESSION innodb_lock_wait_timeout = {PATIENCE}, lock_wait_timeout = {PATIENCE}, {longest},"
+            f"SET SESSION innodb_lock_wait_timeout = {patience}, lock_wait_timeout = {patience},"
+            f" {longest},"
             " time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
         )
     connection.commit()
@@ -162,7 +208,7 @@ def _listed(parameter: str, rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
 def _alone(connection: Connection, prefix: str) -> Iterator[None]:
     database = connection.engine.url.database
     name = f"anarchon {database} {prefix}"[:64]
-    if connection.execute(select(func.get_lock(name, PATIENCE))).scalar_one() != 1:
+    if connection.execute(select(func.get_lock(name, min(3.0, left())))).scalar_one() != 1:
         raise StoreUnreachable(f"somebody else makes or upgrades the tables {prefix}_* for now")
     try:
         yield

@@ -45,7 +45,9 @@ _ROOMS: dict[tuple[str, str], Room] = {}
 _OPENING = threading.Lock()
 
 
-def open_store(url: str, *, prefix: str, options: Mapping[str, Any]) -> MemoryStore:
+def open_store(
+    url: str, *, prefix: str, options: Mapping[str, Any], within: float = float("inf")
+) -> MemoryStore:
     """Return a store in this process's room of that name."""
     with _OPENING:
         return MemoryStore(url, _ROOMS.setdefault((url, prefix), Room()))

@@ -16,10 +16,11 @@
 
 from __future__ import annotations
 
+import re
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -43,54 +44,57 @@ from sqlalchemy import select as sql_select
 from sqlalchemy.engine import URL, ExceptionContext
 
 from ..errors import StoreUnusable
-from .dialects import PATIENCE, Dialect
+from .budget import left
+from .connecting import Connector
+from .dialects import POOL, Dialect
 
-#: How long an answer is waited for: the server gives up earlier, if it can.
-ANSWER_WITHIN = PATIENCE + 0.5
+#: How long an answer is waited for, and how long one is waited for while a connection is made.
+ANSWER_WITHIN, CONNECTED_WITHIN = 3.5, 3
 
-_TIMEOUTS = "".join(
-    f"; SET LOCAL {name} = {milliseconds}"
-    for name, milliseconds in {
-        "statement_timeout": PATIENCE * 1000,
-        "lock_timeout": PATIENCE * 1000,
-        "idle_in_transaction_session_timeout": 2 * PATIENCE * 1000,
-    }.items()
-)
+#: What the server waits for, as parts of our patience: it gives up before we do, if it can.
+_TIMEOUTS = {"statement_timeout": 1, "lock_timeout": 1, "idle_in_transaction_session_timeout": 2}
 
 #: What psycopg waits for, as poll knows it.
 _POLLED = {1: select.POLLIN, 2: select.POLLOUT, 3: select.POLLIN | select.POLLOUT}
 
 #: What libpq is asked, unless the URL or the options say it.
 _CONNECT = {
-    "connect_timeout": PATIENCE, "application_name": "anarchon", "client_encoding": "utf8",
+    "connect_timeout": CONNECTED_WITHIN, "application_name": "anarchon", "client_encoding": "utf8",
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
-    "tcp_user_timeout": PATIENCE * 1000,
+    "tcp_user_timeout": CONNECTED_WITHIN * 1000,
 }  # fmt: skip
 
 
-def _engine(url: URL, given: Mapping[str, Any]) -> tuple[URL, dict[str, Any]]:
+def _engine(url: URL, given: Mapping[str, Any], patience: float) -> tuple[URL, dict[str, Any]]:
     if url.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
         raise StoreUnusable(f"{url.drivername}:// is of another driver: postgresql+psycopg:// is right")
     connect = {name: value for name, value in _CONNECT.items() if name not in url.query}
     # Transactions begin where _begin says, and nowhere else; a server keeps nothing from one to the next.
     own = {"autocommit": True, "prepare_threshold": None}
     connect = {**connect, **given.get("connect_args", {}), **own}
-    pool = {"pool_size": 5, "max_overflow": 10, "pool_timeout": PATIENCE, "pool_use_lifo": True}
+    pool = {"pool_timeout": patience, **POOL}
     options = {"use_native_hstore": False, **pool, **given, "connect_args": connect}
     return url.set(drivername="postgresql+psycopg"), options
 
 
-def _attend(engine: Engine) -> None:
-    event.listen(engine, "do_connect", _connect)
-    event.listen(engine, "begin", _begin)
+def _attend(engine: Engine, patience: float) -> None:
+    connector = Connector(_connect)
+    timeouts = "".join(
+        f"; SET LOCAL {name} = {round(times * patience * 1000)}" for name, times in _TIMEOUTS.items()
+    )
+
+    def begin(connection: Connection) -> None:
+        kind = connection.get_execution_options().get("transaction", "")
+        # Without parameters it is one message, though it is several statements.
+        connection.exec_driver_sql(
+            f"BEGIN ISOLATION LEVEL READ COMMITTED{kind}{timeouts}",
+            execution_options={"no_parameters": True},
+        )
+
+    event.listen(engine, "do_connect", connector)
+    event.listen(engine, "engine_disposed", connector.close)
+    event.listen(engine, "begin", begin)
     event.listen(engine, "handle_error", _leave_a_replica)
-
-
-def _begin(connection: Connection) -> None:
-    kind = connection.get_execution_options().get("transaction", "")
-    begin = f"BEGIN ISOLATION LEVEL READ COMMITTED{kind}{_TIMEOUTS}"
-    # Without parameters it is one message, though it is several statements.
-    connection.exec_driver_sql(begin, execution_options={"no_parameters": True})
 
 
 def _connect(_dialect: Any, _record: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -113,7 +117,8 @@ def _patient() -> Any:
 
     class Patient(psycopg.Connection[Any]):
         def wait(self, gen: Any, *_: Any, **__: Any) -> Any:
-            until = time.monotonic() + ANSWER_WITHIN
+            patience = min(ANSWER_WITHIN, max(0.0, left()))
+            until = time.monotonic() + patience
             try:
                 wanted = next(gen)
                 while ready := _ready(self.pgconn, wanted, until):
@@ -121,7 +126,9 @@ def _patient() -> Any:
             except StopIteration as end:
                 return end.value
             self.pgconn.finish()
-            raise psycopg.OperationalError(f"no answer within {ANSWER_WITHIN:g} s")
+            with suppress(Exception):  # what it would still send
+                gen.close()
+            raise psycopg.OperationalError(f"no answer within {patience:.1f} s")
 
     return Patient
 
@@ -148,8 +155,11 @@ def _leave_a_replica(context: ExceptionContext) -> None:
 
 
 def _sign(error: BaseException) -> str:
-    """The code of an error; of one from before the server answers, there are words alone."""
-    return getattr(error, "sqlstate", None) or str(error)
+    """The code of an error; of one from before the server answers, there are words alone.
+
+    What looks like a code in them is a port, or a name.
+    """
+    return getattr(error, "sqlstate", None) or re.sub(r"\d", "", str(error))
 
 
 _ARRAYS: dict[type, ARRAY[Any]] = {str: ARRAY(Text), int: ARRAY(BigInteger)}

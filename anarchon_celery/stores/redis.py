@@ -107,11 +107,13 @@ _GOES_ON = _READS | {"renew", "finish", "requeue", "release", "sent"}
 _PAGE = 1000
 
 
-def open_store(url: str, *, prefix: str, options: Mapping[str, Any]) -> RedisStore:
+def open_store(
+    url: str, *, prefix: str, options: Mapping[str, Any], within: float = float("inf")
+) -> RedisStore:
     """Return the store at ``url``, not yet connected; ``options`` are for the client's connections."""
     refuse_wrong_options(options)
     address = address_of(url, options)
-    return RedisStore(link_to(address, address.settings), prefix=prefix)
+    return RedisStore(link_to(address, address.settings, within=within), prefix=prefix)
 
 
 class RedisStore(Store):

@@ -13,8 +13,8 @@ import redis
 
 from ..errors import StoreUnreachable, StoreUnusable
 from .addresses import Address, Host
-from .budget import MOST, at_most, left
-from .connections import client_at
+from .budget import at_most, whole
+from .connections import client_at, left
 from .refusals import told
 
 #: How much of a call's time may go by until a sentinel has answered: less than half.
@@ -100,7 +100,7 @@ class Sentinels:
     def where(self) -> Host | str:
         """See :meth:`Route.where`."""
         if self._known is None:
-            with at_most(MOST * FOR_SENTINELS):
+            with at_most(whole() * FOR_SENTINELS):
                 self._known = self._ask_all()
         return self._known
 

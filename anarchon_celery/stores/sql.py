@@ -50,7 +50,8 @@ from ..protocol import (
 )
 from ..youth import Origin, met
 from . import NOTED, Store, Upgrade, new_identity
-from .dialects import PATIENCE, SQLITE, Dialect
+from .budget import at_most, beside, is_late, left, whole
+from .dialects import LONGEST_CALL, PATIENCE, SQLITE, Dialect
 from .mariadb import MARIADB
 from .options import A_CLASS, A_DICT, SECONDS, WHOLE, Right, refuse_wrong
 from .postgresql import POSTGRESQL
@@ -95,27 +96,36 @@ _TAKEN = "the query of its URL, or anarchon_store_options, cannot be meant:"
 #: How often a step is done again that others were in the way of.
 REPEATS = 3
 
-#: No statement begins later in a call: with the time for one, it ends before a claim runs out.
-LONGEST_CALL = 2 * PATIENCE
+#: How long the tables may be made, in seconds: they are some thirty statements.
+MAKING = 20.0
+
+#: The last part of a call, in which no statement begins: what was begun is rolled back in good order.
+CLOSING = 0.2
 
 #: What an idle poll leaves as it is: a node seen less long ago, a latest time this close.
 SEEN_EVERY = 5_000
 LATEST_EVERY = 1_000
 
 
-def open_store(url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None) -> SqlStore:
+def open_store(
+    url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None,
+    within: float = LONGEST_CALL,
+) -> SqlStore:  # fmt: skip
     """Return the store at ``url``; nothing is connected until the first verb."""
-    return SqlStore(url, prefix=prefix, options=options)
+    return SqlStore(url, prefix=prefix, options=options, within=within)
 
 
 class SqlStore(Store):
     """A store in a database; each object has connections of its own, opened when they are needed."""
 
     def __init__(
-        self, url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None
-    ) -> None:
+        self, url: str, *, prefix: str = "anarchon", options: Mapping[str, Any] | None = None,
+        within: float = LONGEST_CALL,
+    ) -> None:  # fmt: skip
         """Prepare the engine; see :func:`open_store`."""
         super().__init__()
+        self.within = min(LONGEST_CALL, within)
+        patience = PATIENCE * self.within
         parsed = _parsed(url)
         if parsed.get_backend_name() not in DIALECTS:
             known = ", ".join(DIALECTS)
@@ -123,11 +133,12 @@ class SqlStore(Store):
         self.dialect = DIALECTS[parsed.get_backend_name()]
         refuse_wrong(options or {}, RIGHTS)
         refuse_wrong((options or {}).get("connect_args") or {}, self.dialect.rights, "connect_args: ")
-        parsed, settings = self.dialect.engine(parsed, options or {})
+        parsed, settings = self.dialect.engine(parsed, options or {}, patience)
         self.shown = _shown(parsed)
         self._engine = self._made(parsed, settings)
-        self.dialect.attend(self._engine)
-        event.listen(self._engine, "before_cursor_execute", _refuse_a_late_one)
+        self.dialect.attend(self._engine, patience)
+        for what in ("before_cursor_execute", "commit"):
+            event.listen(self._engine, what, _refuse_a_late_one)
         self._reading = self._engine.execution_options(**self.dialect.reading)
         self._writing = self._engine.execution_options(**self.dialect.writing)
         self._tables = Tables(prefix, self.dialect)
@@ -184,11 +195,10 @@ class SqlStore(Store):
 
     def _repeated(self, step: Step[Answer]) -> tuple[Answer, float, Moment]:
         """Do some work in one transaction; again where that helps, since every verb may be repeated."""
-        began = time.monotonic()
-        with self._told():
+        with at_most(self.within), self._told():
             for repeats in range(REPEATS):
                 try:
-                    return self._transaction(step, began)
+                    return self._transaction(step)
                 except Unmade:
                     self._create(step.now)
                 except Unmet:
@@ -196,16 +206,17 @@ class SqlStore(Store):
                 except DBAPIError as error:
                     if self.dialect.says_missing(error):
                         self._create(step.now)
-                    elif self.dialect.says_passing(error) and time.monotonic() - began < PATIENCE:
+                    elif self.dialect.says_passing(error) and not is_late():
                         time.sleep(random.uniform(0, 0.01) * (repeats + 1))  # or they meet again
                     else:
                         self._refuse_others(error)
                         raise
-            return self._transaction(step, began)
+            return self._transaction(step)
 
     def _create(self, now: int | None) -> None:
-        """Make the tables."""
-        with self._writing.begin() as connection, self.dialect.alone(connection, self._tables.prefix):
+        """Make the tables. It may take longer than a call: nothing is claimed yet, nor held."""
+        alone, prefix = self.dialect.alone, self._tables.prefix
+        with beside(MAKING), self._writing.begin() as connection, alone(connection, prefix):
             self._tables.create(connection, now)
 
     def _meet(self, now: int | None) -> None:
@@ -217,10 +228,9 @@ class SqlStore(Store):
     def _met(self, moment: Moment, origin: Origin) -> Origin:
         return met(origin, moment.now, self._caller, moment.noted, new_identity())
 
-    def _transaction(self, step: Step[Answer], began: float) -> tuple[Answer, float, Moment]:
+    def _transaction(self, step: Step[Answer]) -> tuple[Answer, float, Moment]:
         before = self.clock.monotonic()
         with step.engine.begin() as connection:
-            connection.execution_options(until=began + LONGEST_CALL)
             # The time is read when the turn has come.
             locked = self._records.lock(connection, step.jobs)
             moment = self._tables.moment(connection, step.now, self._node)
@@ -247,6 +257,8 @@ class SqlStore(Store):
         except Unmade as error:
             raise StoreUnusable(f"{self.shown}: {error}") from None
         except DBAPIError as error:
+            if (late := _refusal_behind(error)) is not None:
+                raise StoreUnreachable(f"{self.shown}: {late}") from error
             kind = StoreUnusable if self.dialect.says_hopeless(error) else StoreUnreachable
             raise kind(f"{self.shown}: {_line(error.orig)}{self.dialect.to_do(error)}") from error
         except ArgumentError as error:
@@ -319,7 +331,9 @@ class SqlStore(Store):
             return self._records.due(connection, moment.now, limit, after)
 
         self._calls_as(node)
-        return self._do("expired", self._reading, now, look) or self._do("expired", self._writing, now, note)
+        with at_most(self.within):
+            found = self._do("expired", self._reading, now, look)
+            return found or self._do("expired", self._writing, now, note)
 
     def _is_noted(self, connection: Connection, moment: Moment, node: Node) -> bool:
         """Whether what a poll writes is near enough to what stands there."""
@@ -461,9 +475,10 @@ class SqlStore(Store):
             self._records.drop(connection, ended)
             return len(ended)
 
-        doomed = self._do("prune", self._reading, now, find)
-        jobs = [key.job for key in doomed]
-        return self._do("prune", self._writing, now, forget, jobs) if doomed else 0
+        with at_most(self.within):
+            doomed = self._do("prune", self._reading, now, find)
+            jobs = [key.job for key in doomed]
+            return self._do("prune", self._writing, now, forget, jobs) if doomed else 0
 
     def run(self, key: RunKey) -> Run | None:
         """See :meth:`Store.run`."""
@@ -540,10 +555,17 @@ def _shown(url: URL) -> str:
     return url.set(query=query).render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
 
 
-def _refuse_a_late_one(connection: Connection, *_: Any) -> None:
-    until = connection.get_execution_options().get("until")
-    if until is not None and time.monotonic() > until:
-        raise StoreUnreachable(f"it answers too slowly: a call took more than {LONGEST_CALL} s")
+def _refuse_a_late_one(*_: Any) -> None:
+    if left() < CLOSING * whole():
+        raise StoreUnreachable(f"it answers too slowly: {whole():g} s are not enough for a call")
+
+
+def _refusal_behind(error: BaseException) -> BaseException | None:
+    """Our own reason, where what failed is the rollback that it led to."""
+    behind = error.__context__
+    while behind is not None and not isinstance(behind, StoreUnreachable):
+        behind = behind.__context__
+    return behind
 
 
 def _line(error: BaseException | None) -> str:
