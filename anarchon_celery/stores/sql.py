@@ -17,13 +17,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from .. import claiming, transitions
+from .. import claiming, folding, transitions
 from ..errors import StoreError, StoreUnreachable, StoreUnusable
 from ..ledger import Ledger
 from ..protocol import (
@@ -51,11 +52,14 @@ from . import Store
 from .dialects import PATIENCE, SQLITE, Dialect
 from .mariadb import MARIADB
 from .postgresql import POSTGRESQL
-from .records import Locked, Records
+from .records import FIRST, Locked, Records
 from .tables import Moment, Tables, Unmade
 
 Answer = TypeVar("Answer")
 Work = Callable[[Connection, Moment, Locked], Answer]
+
+#: What finds runs that may go, at most so many: each alone, or several that become one.
+Search = Callable[[Connection, int, int], list[list[RunKey]]]
 
 #: By the name of the back end in the URL; some have two.
 DIALECTS: Mapping[str, Dialect] = {
@@ -106,7 +110,7 @@ class SqlStore(Store):
         self._tables.refuse_long_names()
         self._records = Records(self._tables)
         self._latest: int | None = None
-        self._pruned_to = ""
+        self._pruned_to, self._folded_to = "", FIRST
 
     def _made(self, url: URL, settings: Mapping[str, Any]) -> Engine:
         try:
@@ -367,27 +371,46 @@ class SqlStore(Store):
         )  # fmt: skip
 
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
-        """See :meth:`Store.prune`. The search only reads; what it found is looked at again.
+        """See :meth:`Store.prune`. The searches only read; what they found is looked at again.
 
-        With many jobs the search is spread over several calls, so that none of them takes long.
+        With many runs a search is spread over several calls, so that none of them takes long.
         """
+        left = limit
+        searches = [self._aged(history), self._foldable, self._surplus(most)]
+        while left > 0 and searches:
+            found = self._do(self._reading, now, partial(_first_that_finds, searches, left))
+            left -= self._forget(found, now) if found else 0
+        return limit - left
 
-        def find(connection: Connection, moment: Moment, _: Locked) -> list[RunKey]:
-            doomed, self._pruned_to = self._records.beyond_history(
-                connection, moment.now - history, most, limit, self._pruned_to
-            )
-            return doomed
+    def _aged(self, history: int) -> Search:
+        def search(connection: Connection, now: int, limit: int) -> list[list[RunKey]]:
+            return [[key] for key in self._records.aged(connection, now - history, limit)]
 
-        def forget(connection: Connection, moment: Moment, locked: Locked) -> int:
-            loaded = self._records.load(connection, moment, locked, keys=doomed)
-            ended = [key for key, run in loaded.runs.items() if run.ended]
-            transitions.forget(loaded.ledger, moment.now, ended)
+        return search
+
+    def _foldable(self, connection: Connection, now: int, limit: int) -> list[list[RunKey]]:
+        found, self._folded_to = self._records.foldable(connection, now, limit, self._folded_to)
+        return found
+
+    def _surplus(self, most: int) -> Search:
+        def search(connection: Connection, now: int, limit: int) -> list[list[RunKey]]:
+            doomed, self._pruned_to = self._records.surplus(connection, most, limit, self._pruned_to)
+            return [[key] for key in doomed]
+
+        return search
+
+    def _forget(self, found: Sequence[Sequence[RunKey]], now: int | None) -> int:
+        """Drop runs that stand alone, and fold those that follow each other."""
+        keys = [key for chain in found for key in chain]
+
+        def work(connection: Connection, moment: Moment, locked: Locked) -> int:
+            loaded = self._records.load(connection, moment, locked, keys=keys)
+            gone = [key for chain in found for key in _gone(loaded.ledger, moment.now, chain)]
             self._records.save(connection, loaded)
-            self._records.drop(connection, ended)
-            return len(ended)
+            self._records.drop(connection, gone)
+            return len(gone)
 
-        doomed = self._do(self._reading, now, find)
-        return self._do(self._writing, now, forget, [key.job for key in doomed]) if doomed else 0
+        return self._do(self._writing, now, work, [key.job for key in keys])
 
     def run(self, key: RunKey) -> Run | None:
         """See :meth:`Store.run`."""
@@ -408,6 +431,25 @@ class SqlStore(Store):
     def close(self) -> None:
         """See :meth:`Store.close`."""
         self._engine.dispose()
+
+
+def _first_that_finds(
+    searches: list[Search], limit: int, connection: Connection, moment: Moment, _: Locked
+) -> list[list[RunKey]]:
+    """Search until something is found; what was searched is searched no more."""
+    while searches:
+        if found := searches.pop(0)(connection, moment.now, limit):
+            return found
+    return []
+
+
+def _gone(ledger: Ledger, now: int, chain: Sequence[RunKey]) -> list[RunKey]:
+    """Fold a chain, or forget the one there is; return what is to be dropped."""
+    if len(chain) > 1:
+        return folding.fold(ledger, now, chain)
+    ended = [key for key in chain if key in ledger.runs and ledger.runs[key].ended]
+    transitions.forget(ledger, now, ended)
+    return ended
 
 
 def _parsed(url: str) -> URL:
