@@ -327,7 +327,7 @@ class TwoStores(RuleBasedStateMachine):
 
     @precondition(any_active)
     @rule(
-        pick=picks, hash=hashes, number=st.integers(2, 5), apart=st.sampled_from([1, 1, 40]),
+        pick=picks, hash=hashes, number=st.integers(2, 3), apart=st.sampled_from([1, 1, 40]),
         later=st.sampled_from([0, FOLD_AFTER - 1, FOLD_AFTER, FOLD_AFTER]),
     )  # fmt: skip
     def slots_are_skipped(self, pick, hash, number, apart, later):
