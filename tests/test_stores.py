@@ -2906,7 +2906,8 @@ def test_what_keeps_skips_apart(busy, between):
     assert [(1, "skipped", 2, 2), (4, "skipped", 2, 5)] == rows
 
 
-def test_runs_of_other_kinds_and_other_jobs_keep_none_apart(busy):
+@pytest.mark.parametrize("ended", [True, False])
+def test_runs_of_other_kinds_and_other_jobs_keep_none_apart(busy, ended):
     other = Story(busy.store, job="repor")
     other.register(now=T - HOUR)
     other.begin()
@@ -2918,9 +2919,12 @@ def test_runs_of_other_kinds_and_other_jobs_keep_none_apart(busy):
     for minute in (1, 2, 3):
         skipped(busy, minute)
         skipped(other, minute)
+    if ended:
+        assert busy.store.finish(manual, "m", "succeeded", now=busy.now)
     assert housekeeping(busy) == 4
     assert [(0, "running", 1, None), (1, "skipped", 3, 3)] == told(other)
-    assert [(0, "running", 1, None), (1, "skipped", 3, 3), (1, "running", 1, None)] == told(busy)
+    manual = (1, "succeeded" if ended else "running", 1, None)
+    assert [(0, "running", 1, None), (1, "skipped", 3, 3), manual] == told(busy)
 
 
 def test_a_slot_that_was_folded_away_is_not_claimed_anew(busy):
@@ -2946,6 +2950,19 @@ def test_what_nodes_with_another_schedule_may_catch_up_is_not_folded(deploy):
     assert housekeeping(deploy, 2 * HOUR) == 1
     assert {"h1": T + 4 * MINUTE, "h2": T + 4 * MINUTE} == floors(deploy)
     assert deploy.claim(T + 4 * MINUTE, hash="h2", overlap="allow", nonce="m4").answer == "taken"
+
+
+def test_what_was_decided_late_is_folded_late(deploy):
+    deploy.begin(T, hash="h1")
+    skipped(deploy, 3, 4, hash="h1")
+    deploy.now = T + 9 * MINUTE
+    earlier = [deploy.claim(T + minute * MINUTE, hash="h2", nonce="m").answer for minute in (2, 4)]
+    assert ["overlap", "taken"] == earlier
+    assert housekeeping(deploy, FOLD_AFTER - 1) == 1
+    assert [(2, "skipped", 1, None), (3, "skipped", 2, 4)] == told(deploy)[1:]
+    assert housekeeping(deploy) == 1
+    assert [(2, "skipped", 3, 4)] == told(deploy)[1:]
+    assert deploy.run(T + 2 * MINUTE).finished_at == T + 9 * MINUTE
 
 
 def test_a_schedule_holds_up_nothing_from_before_it_was_seen(busy):
