@@ -87,6 +87,7 @@ class Records:
         self._live, self._over, self._waiting = tables.live, tables.over, tables.waiting
         self._all_runs = select(*tables.run_row)
         self._writes: dict[tuple[str, tuple[str, ...]], Write] = {}
+        self._alike: dict[tuple[str, tuple[str, ...]], Update] = {}
         self._warned: set[str] = set()
         self._prepare_steps()
         self._prepare_looks()
@@ -144,13 +145,13 @@ class Records:
         self._numbers = by_job.having(number > bindparam("most")).order_by(runs.job)
         self._live_numbers = by_job.where(self._live)
         over = select(*self.run_key).where(self._over).limit(bindparam("most"))
-        self._in_order = (
-            select(runs.job, runs.slot, runs.state, runs.reason, runs.finished_at, runs.until)
-            .where(runs.kind == "scheduled", runs.job >= bindparam("job"))
-            .where(or_(runs.job > bindparam("job"), runs.slot >= bindparam("slot")))
-            .order_by(*self.run_key)
-            .limit(bindparam("most"))
-        )
+        look = select(runs.job, runs.slot, runs.state, runs.reason, runs.finished_at, runs.until)
+        job: Any = bindparam("job")
+        slot: Any = bindparam("slot")
+        onward = (runs.job >= job, or_(runs.job > job, runs.slot >= slot))
+        look = look.where(runs.kind == "scheduled", *onward).limit(bindparam("most"))
+        # By what is not fixed of the key: else a planner would sort.
+        self._in_order = self._by_index(look.order_by(runs.job, runs.slot), self.runs, "PRIMARY")
         self._jobs_seen = select(self.jobs).where(self.dialect.among([jobs.name], "names"))
         self._oldest = over.where(runs.job == bindparam("job")).order_by(runs.slot, runs.kind.desc())
         self._aged = over.where(runs.finished_at < bindparam("oldest")).order_by(runs.finished_at)
@@ -248,9 +249,28 @@ class Records:
         if fresh:
             self._write(connection, self._insert(table, shape), fresh)
         for names, rows in moved.items():
+            if self.dialect.alike_at_once:
+                rows = self._write_alike(connection, table, shape, names, rows)
             self._write(connection, self._update(table, shape, names), rows)
 
+    def _write_alike(
+        self, connection: Connection, table: Table, shape: Shape[Any], names: tuple[str, ...],
+        rows: Sequence[dict[str, Any]],
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Write the rows that come to have the same here, as renewed leases do; return the others."""
+        alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        for row in rows:
+            alike.setdefault(tuple(row[name] for name in names), []).append(row)
+        for cells, some in alike.items():
+            if len(some) > 1:
+                keys = self._listed(keys=[tuple(row[f"key_{name}"] for name in shape.key) for row in some])
+                update = self._update_alike(table, shape, names)
+                connection.execute(update, dict(zip(names, cells, strict=True)) | keys)
+        return [some[0] for some in alike.values() if len(some) == 1]
+
     def _write(self, connection: Connection, write: Write, rows: Sequence[dict[str, Any]]) -> None:
+        if not rows:
+            return
         if write.many is None or len(rows) == 1:
             connection.execute(write.each, rows)
         else:
@@ -280,6 +300,17 @@ class Records:
             many = update(table).where(*same).values({name: rows.c[name] for name in names})
         each = update(table).where(*shape.is_key(table)).values(values)
         return self._writes.setdefault((table.name, names), Write(each, many))
+
+    def _update_alike(self, table: Table, shape: Shape[Any], names: tuple[str, ...]) -> Update:
+        """The statement that writes the same into all rows of these keys; made once, as those above."""
+        if (known := self._alike.get((table.name, names))) is not None:
+            return known
+        key = [table.c[name] for name in shape.key]
+        written = update(table).where(self.dialect.among(key, "keys"))
+        if self.dialect.by_index is not None:
+            written = written.with_hint(self.dialect.by_index.format("PRIMARY"))
+        written = written.values({name: bindparam(name) for name in names})
+        return self._alike.setdefault((table.name, names), written)
 
     def drop(self, connection: Connection, keys: Sequence[RunKey]) -> None:
         """Delete these runs."""
