@@ -733,16 +733,18 @@ def test_while_our_keys_move_to_another_node_nothing_is_done_on_either(own_clust
         assert {f"{PREFIX}:meta", f"{PREFIX}:run:scheduled:{T}:report"} <= keys_of(target)
 
 
-def test_a_node_that_was_learnt_is_asked_where_all_of_the_url_are_gone(cluster):
-    owner = cluster.owner("anarchon")
-    other = next(node for node in cluster.masters if node is not owner)
+def test_a_node_that_was_learnt_is_asked_where_all_of_the_url_are_gone(own_cluster):
+    owner = own_cluster.owner("anarchon")
+    other = next(node for node in own_cluster.masters if node is not owner)
     with Proxy(other.port) as seed, opened(f"redis+cluster://127.0.0.1:{seed.port}") as store:
         begin(store)
         seed.refuse()
-        for slot in (T + 1, T + 2):
-            with owner.client() as client:
-                client.client_kill_filter(_type="normal", skipme=True)
-            assert claim(store, slot=slot).answer == "overlap"
+        owner.kill()
+        with pytest.raises(StoreUnreachable, match="refused"):
+            store.jobs()
+        owner.start()
+        wait_until(lambda: own_cluster.is_well(owner), 30)
+        assert [job.name for job in store.jobs()] == ["report"]
 
 
 def test_a_few_nodes_are_learnt_and_those_of_the_url_stay():

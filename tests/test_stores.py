@@ -1140,6 +1140,14 @@ def test_a_run_that_was_never_begun_is_not_taken_over(story):
     assert Started(attempt=1, fence=story.now * 1000, trigger="scheduled") == story.start()
 
 
+def test_a_store_comes_to_be_with_its_first_step(store):
+    """A claim from before that may be one that it lost; one from then on it would know."""
+    story = Story(store)
+    story.register(now=T)
+    assert Stale(why="unknown") == story.start(claimed_at=T)
+    assert isinstance(story.start(claimed_at=T - 1), Started)
+
+
 def test_a_store_younger_than_the_claim_records_the_run_anew(story):
     asked = {"dispatch": 3, "trigger": "catch-up", "claimed_at": OLD}
     assert Started(attempt=1, fence=T * 1000, trigger="catch-up") == story.start(**asked)
