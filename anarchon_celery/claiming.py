@@ -32,6 +32,8 @@ def _claim_job(ledger: Ledger, now: int, node: str, nonce: str, offer: Offer) ->
     if job is None or is_unknown(job, offer.hash):
         return Claimed(job=offer.job, floor=None, claims=_all(keys, "unknown"))
     floor = floor_of(job, offer.hash)
+    if wait := ledger.young_for(offer.lease, now):
+        return Claimed(job=offer.job, floor=floor, claims=_all(keys, "wait", wait))
     if offer.chained and floor != offer.after:
         return _chain_is_broken(ledger, floor, nonce, offer, keys)
     if _leap_is_out_of_date(floor, offer):
@@ -48,8 +50,8 @@ def _claim_job(ledger: Ledger, now: int, node: str, nonce: str, offer: Offer) ->
     )  # fmt: skip
 
 
-def _all(keys: Sequence[RunKey], answer: str) -> tuple[Claim, ...]:
-    return tuple(Claim(key=key, answer=answer) for key in keys)  # type: ignore[arg-type]
+def _all(keys: Sequence[RunKey], answer: str, wait: int = 0) -> tuple[Claim, ...]:
+    return tuple(Claim(key=key, answer=answer, wait=wait) for key in keys)  # type: ignore[arg-type]
 
 
 def _as_it_is_now(ledger: Ledger, claim: Claim) -> Claim:

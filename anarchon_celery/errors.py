@@ -9,7 +9,8 @@
     │   └── UnknownVersion      one of a version this worker does not know; another may
     └── StoreError          the store did not do what was asked
         ├── StoreUnreachable    no answer: down, refused, timed out; it may have acted
-        └── StoreUnusable       an answer that rules it out: wrong version, no right, read-only
+        ├── StoreUnusable       an answer that rules it out: wrong version, no right, read-only
+        └── StoreReplaced       another store than before: whoever has jobs in it registers them first
 
 The two exceptions that end a run from inside, ``LeaseLost`` and ``HandedOver``, are Celery's
 kind of exception and live in :mod:`anarchon_celery.lease`.
@@ -52,6 +53,10 @@ class StoreUnreachable(StoreError):
 
 class StoreUnusable(StoreError):
     """The store answered, and its answer rules it out until somebody changes something."""
+
+
+class StoreReplaced(StoreError):
+    """The store has forgotten what this node goes by: it was wiped, restored, or lost writes."""
 
 
 def in_one_line(reason: BaseException) -> str:

@@ -113,6 +113,16 @@ class StoreBack(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreForgot(Event):
+    """The store is another one than before; for a lease of each job its runs are only put back."""
+
+    level = logging.WARNING
+    line = "{it.reason}; for one lease ({it.seconds:g} s) nothing starts, and runs are put back"
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerLost(Event):
     """There is no connection to the broker: claimed runs are given back, so that others have them."""
 
@@ -221,6 +231,15 @@ class RunLost(RunEvent):
     line = "{it.key}: lease lost after {it.ms} ms: {it.reason}"
     ms: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunPutBack(RunEvent):
+    """The store had forgotten the run; its holder has recorded it again, and goes on."""
+
+    level = logging.WARNING
+    line = "{it.key}: put back after {it.ms} ms into a store that had forgotten it"
+    ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from .events import (
     RunFinished,
     RunHandedOver,
     RunLost,
+    RunPutBack,
     RunUnrecorded,
     TickFailed,
     emit,
@@ -30,7 +31,7 @@ from .events import (
 )
 from .headers import Order
 from .lease import Cancelled, HandedOver, HeldLease, LeaseLost
-from .protocol import Release, Stale
+from .protocol import PUT_BACK, Release, Stale
 from .stores import Store
 from .stores.clock import monotonic
 from .trust import LOOK_EVERY
@@ -74,7 +75,7 @@ class Keeper:
             raise
         if isinstance(answer, Stale):
             return answer
-        lease = HeldLease(order, answer, token, task_id, asked_at)
+        lease = HeldLease(order, answer, token, task_id, asked_at, owner=worker)
         with self._lock:
             self._leases[token] = lease
             self._beat()
@@ -100,7 +101,7 @@ class Keeper:
         lease.ending = True
         done = partial(self.store.finish, lease.key, lease.token, outcome, reason=error)
         try:
-            recorded = self._persist(done, until=lambda: lease.trusted_until)
+            recorded = self._persist(self._as_holder(lease, done), until=lambda: lease.trusted_until)
         except StoreError as reason:
             emit(RunUnrecorded(lease.key, outcome, str(reason)))
             return
@@ -116,9 +117,12 @@ class Keeper:
     def hand_over(self, lease: HeldLease) -> None:
         """Give a run up on purpose, so that another worker has it at once."""
         self.let_go(lease)
-        given_back = partial(self.store.release, [Release(key=lease.key, token=lease.token)])
+
+        def give_back() -> bool:
+            return self.store.release([Release(key=lease.key, token=lease.token)])[0]
+
         try:
-            released = self._persist(given_back, until=monotonic() + RELEASE_WITHIN)[0]
+            released = self._persist(self._as_holder(lease, give_back), until=monotonic() + RELEASE_WITHIN)
         except StoreError as reason:
             emit(RunUnrecorded(lease.key, "handed over", str(reason)))
             return
@@ -132,7 +136,7 @@ class Keeper:
             start_timeout=lease.order.start_timeout,
         )  # fmt: skip
         try:
-            waiting = self._persist(requeue, until=lambda: lease.trusted_until)
+            waiting = self._persist(self._as_holder(lease, requeue), until=lambda: lease.trusted_until)
         except StoreError:
             lease.ending = False
             raise
@@ -155,7 +159,7 @@ class Keeper:
         reason = lease.reason or ""
         done = partial(self.store.finish, lease.key, lease.token, "cancelled", reason=reason)
         try:
-            recorded = self._persist(done, until=monotonic() + RELEASE_WITHIN)
+            recorded = self._persist(self._as_holder(lease, done), until=monotonic() + RELEASE_WITHIN)
         except StoreError as error:
             emit(RunUnrecorded(lease.key, "cancelled", str(error)))
             return
@@ -184,6 +188,17 @@ class Keeper:
         with suppress(StoreError):
             self.store.release([Release(key=lease.key, token=lease.token)])
         self.lose(lease, reason)
+
+    def _as_holder(self, lease: HeldLease, ask: Callable[[], bool]) -> Callable[[], bool]:
+        """Ask; where the run is not ours because the store forgot it, put it back and ask again."""
+        return lambda: ask() or (lease.holding.trusted and self._is_put_back(lease) and ask())
+
+    def _is_put_back(self, lease: HeldLease) -> bool:
+        """Whether the run is ours after all: the heartbeat may have put it back meanwhile."""
+        answer = self.store.renew([lease.holding])[0]
+        if answer.reason == PUT_BACK:
+            emit(RunPutBack(lease.key, lease.ms))
+        return answer.answer == "ok"
 
     def _persist(self, ask: Callable[[], Answer], until: float | Callable[[], float]) -> Answer:
         """Ask until the store answers or the time is over; every call here knows itself again."""
@@ -243,7 +258,9 @@ class Keeper:
         answers = self.store.renew([lease.holding for lease in leases])
         for lease, answer in zip(leases, answers, strict=True):
             if answer.answer == "ok":
-                lease.renewed(asked_at)
+                lease.renewed(asked_at, answer.store)
+                if answer.reason == PUT_BACK:
+                    emit(RunPutBack(lease.key, lease.ms))
             elif answer.answer == "stop":
                 self.ask_to_stop(lease, answer.reason)
             elif self.holds(lease) and not lease.ending:

@@ -100,13 +100,17 @@ class Lease:
 class HeldLease(Lease):
     """A lease that a heartbeat renews; made by the keeper, read by the task, told by both."""
 
-    def __init__(self, order: Order, started: Started, token: str, task_id: str, asked_at: float) -> None:
+    def __init__(
+        self, order: Order, started: Started, token: str, task_id: str, asked_at: float, *,
+        owner: str | None = None,
+    ) -> None:  # fmt: skip
         """Hold the run of ``order`` from ``asked_at`` on (monotonic seconds)."""
         slot = Slot(order.key.job, order.key.slot)
         self.job, self.slot = slot.job, slot.datetime
         self.attempt, self.fence, self.trigger = started.attempt, started.fence, started.trigger
         self.order, self.key = order, order.key
-        self.token, self.task_id = token, task_id
+        self.token, self.task_id, self.owner = token, task_id, owner
+        self.store = started.store  #: the identity of the store that knows of it
         self.began_at = asked_at
         self.renewed_at = asked_at
         self.trusted_until = trusted_until(asked_at, order.lease)
@@ -120,8 +124,13 @@ class HeldLease(Lease):
 
     @property
     def holding(self) -> Holding:
-        """The lease as the store knows it."""
-        return Holding(key=self.key, token=self.token, fence=self.fence)
+        """The lease as the store knows it, and all that it has to be told if it forgot it."""
+        return Holding(
+            key=self.key, token=self.token, fence=self.fence, attempt=self.attempt, lease=self.order.lease,
+            owner=self.owner, task_id=self.task_id, trigger=self.trigger, dispatch=self.order.dispatch,
+            claimed_at=self.order.claimed_at, overlap=self.order.overlap, store=self.store,
+            trusted=not (self.lost or self.out_of_trust),
+        )  # fmt: skip
 
     @property
     def ms(self) -> int:
@@ -192,9 +201,9 @@ class HeldLease(Lease):
             self._told.set()
             return True
 
-    def renewed(self, asked_at: float) -> None:
-        """The store renewed the lease, when asked at this time (monotonic seconds)."""
-        self.renewed_at = asked_at
+    def renewed(self, asked_at: float, store: str = "") -> None:
+        """That store renewed the lease, when asked at this time (monotonic seconds)."""
+        self.renewed_at, self.store = asked_at, store or self.store
         self.trusted_until = trusted_until(asked_at, self.order.lease)
 
 

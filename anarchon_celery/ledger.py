@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .protocol import BUFFERED, Job, Run, RunKey
+from .youth import Origin, young_for
 
 
 class Ledger:
     """The records one step works on, and which of them it changed."""
 
-    def __init__(self, jobs: Iterable[Job] = (), runs: Iterable[Run] = (), *, created: int = 0) -> None:
-        """Hold these records; ``created`` is when the store came to be."""
-        self.created = created
+    def __init__(
+        self, jobs: Iterable[Job] = (), runs: Iterable[Run] = (), *, origin: Origin | None = None,
+        next_identity: str = "",
+    ) -> None:  # fmt: skip
+        """Hold these records of the store of that origin; its next identity, if it needs one."""
+        self.origin = origin or Origin()
+        self.next_identity = next_identity
         self.jobs = {job.name: job for job in jobs}
         self.runs: dict[RunKey, Run] = {}
         self.active: dict[str, dict[RunKey, Run]] = {}
@@ -21,6 +26,14 @@ class Ledger:
             self._index(run)
         self.changed_jobs: dict[str, Job] = {}
         self.changed_runs: dict[RunKey, Run] = {}
+
+    def young_for(self, lease: int, now: int) -> int:
+        """For how long (ms) runs with this lease are still to be put back."""
+        return young_for(self.origin.young_since, lease, now)
+
+    def lose_writes(self, now: int) -> None:
+        """It has turned out that the store lost some: it gets its next identity, and is young."""
+        self.origin = self.origin.reborn(now, self.next_identity)
 
     def put_job(self, job: Job) -> None:
         """Record a job."""

@@ -18,6 +18,7 @@ from .errors import in_one_line
 from .events import JobNotDue, JobRefused, emit
 from .protocol import Claimed, Offer, Registered, Registration
 from .slots import FireTimes, Once, due, first_due, iso, jitter
+from .youth import young_for
 
 #: The most slots of one job that are offered in one look.
 MOST_SLOTS = 200
@@ -61,6 +62,8 @@ class Plan:
     claim_timeout: int
     first_catch_up: int
     poll: int = 1_000
+    #: Since when the store is one that forgot what was known: what comes due while it is young does not age.
+    young_since: int | None = None
     jobs: dict[str, PlannedJob] = field(default_factory=dict)
     _heap: list[tuple[int, str]] = field(default_factory=list)
 
@@ -161,8 +164,14 @@ class Plan:
         offers: list[Offer] = []
         for job in list(self._take_due(now)):
             with self._or_drop(job):
-                offers += self._offer(job, now, now - self.claim_timeout)
+                offers += self._offer(job, now, self._on_time_since(job, now))
         return sorted(offers, key=lambda offer: offer.job)
+
+    def _on_time_since(self, job: PlannedJob, now: int) -> int:
+        """From when on a slot is not late: while the store is young nothing ages."""
+        until = job.policy.lease + self.claim_timeout
+        is_spared = young_for(self.young_since, until, now) > 0
+        return (self.young_since or now if is_spared else now) - self.claim_timeout
 
     def _take_due(self, now: int) -> Iterator[PlannedJob]:
         while (due_at := self.next_due()) is not None and due_at <= now:
@@ -185,7 +194,7 @@ class Plan:
             job=job.name, hash=job.hash, slots=found.slots, late=found.late, leap=found.leap,
             overlap=job.policy.overlap, catch_up=job.policy.catch_up,
             chained=job.times.chained, after=job.floor if job.times.chained else None,
-            claim_timeout=self.claim_timeout,
+            claim_timeout=self.claim_timeout, lease=job.policy.lease,
         )  # fmt: skip
         return [offer]
 

@@ -63,6 +63,10 @@ Who may do what:
 - Every changing call may be repeated after a lost answer: a claim and a redispatch know themselves
   by their nonce, the others by the token and the state they leave.
 
+A store that was wiped, restored or failed over has forgotten something: it gets another identity, and is
+young for one lease of each job, while nodes register again and holders put their runs back; see
+:mod:`anarchon_celery.youth`.
+
 All instants are milliseconds since the epoch by the store's clock, all durations milliseconds;
 a fence is an integer near the microseconds since the epoch. The transitions themselves are in
 :mod:`anarchon_celery.transitions`; this module only holds values.
@@ -70,7 +74,7 @@ a fence is an integer near the microseconds since the epoch. The transitions the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from .slots import Leap, Slot
@@ -100,6 +104,10 @@ LEAPT = "leapt"
 
 #: Why a run is asked to stop under overlap ``cancel``.
 OVERTAKEN = "overlap: the next slot came due"
+
+#: Why a message has to wait, and why a lease is renewed, in a store that has forgotten runs.
+YOUNG = "the store is young: holders put their runs back first"
+PUT_BACK = "put back"
 
 #: A schedule that was last seen this long before another one comes back, where a node starts with it. Nodes
 #: register every hour: in a deploy both are seen.
@@ -261,6 +269,7 @@ class Offer:
     chained: bool = False
     after: int | None = None
     claim_timeout: int = 10_000
+    lease: int = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,11 +313,24 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A lease somebody holds, as ``renew`` names it."""
+    """A lease somebody holds, as ``renew`` names it; with what a store has to be told that forgot it.
+
+    ``store`` is the identity that knew of it last. It is put back only while its holder trusts it.
+    """
 
     key: RunKey
     token: str
     fence: int
+    attempt: int = 1
+    lease: int = 30_000
+    owner: str | None = None
+    task_id: str | None = None
+    trigger: str = "scheduled"
+    dispatch: int = 1
+    claimed_at: int | None = None
+    overlap: str = "skip"
+    store: str = ""
+    trusted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,11 +410,12 @@ class Expired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The run is this worker's, under this attempt and fence."""
+    """The run is this worker's, under this attempt and fence; ``store`` is the identity that knows of it."""
 
     attempt: int
     fence: int
     trigger: str
+    store: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,7 +431,12 @@ class Stale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """The answer for one lease: ``ok``, ``stop`` or ``lost``, with the reason for a person."""
+    """The answer for one lease: ``ok``, ``stop`` or ``lost``, with the reason for a person.
+
+    ``ok`` with the reason :data:`PUT_BACK`: the store had forgotten the run. ``store`` is the identity that
+    knows of it now.
+    """
 
     answer: Literal["ok", "stop", "lost"]
     reason: str = ""
+    store: str = field(default="", compare=False)

@@ -21,7 +21,7 @@ from .config import Config, check_celerys, redacted
 from .dispatch import Publisher
 from .dispatcher import Dispatcher
 from .entries import Entry, read_jobs
-from .errors import SettingError, StoreError, in_one_line
+from .errors import SettingError, StoreError, StoreReplaced, in_one_line
 from .events import (
     BeatStarted,
     Event,
@@ -33,6 +33,7 @@ from .events import (
     RunCancelled,
     SlotSkipped,
     StoreBack,
+    StoreForgot,
     StoreLost,
     TickFailed,
     emit,
@@ -44,6 +45,7 @@ from .plan import Plan
 from .protocol import Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
 from .stores import CHUNK, Store, new_nonce
 from .trust import HoldOff, trusted_until
+from .youth import young_for
 
 #: How often a node tells the store of its jobs again (ms): a job that no node has had for a day is given up.
 REGISTER_EVERY = 3_600_000
@@ -136,6 +138,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             self._prune()
             self._store_answered()
             return self._sleep_until_next()
+        except StoreReplaced as reason:
+            return self._begin_again(reason)
         except StoreError as reason:
             return self._wait_for_store(reason)
         except Exception as reason:  # beat must outlive whatever comes
@@ -161,6 +165,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
     def _publish_due(self) -> None:
         """Claim what came due, in chunks, and publish what was won."""
         self.dispatcher.record()
+        self.plan.young_since = self.store.young_since
         offers = self.plan.due(self.store.clock.now())
         self._questions += [Question(new_nonce(), offers=some) for some in _offer_chunks(offers)]
         self._ask_all()
@@ -235,7 +240,10 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
     def _may_take(self, run: Run, orphaned: frozenset[str]) -> bool:
         if run.job not in self.plan.jobs:
             return run.job in orphaned
-        return not (run.state == "running" and self._hold_off.on(self.store.clock.monotonic()))
+        if run.state != "running":
+            return True
+        is_young = young_for(self.store.young_since, run.lease or 0, self.store.clock.now())
+        return not (is_young or self._hold_off.on(self.store.clock.monotonic()))
 
     def _redispatch(self, runs: Sequence[Run]) -> None:
         if runs:
@@ -280,12 +288,23 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         if self._hold_off.begin(self.store.clock.monotonic(), length):
             emit(HeldOff(why, length / 1000))
 
-    def _wait_for_store(self, reason: StoreError) -> float:
-        """Say so, and look afresh later at what was not asked yet: it may be late by then."""
+    def _begin_again(self, reason: StoreReplaced) -> float:
+        """Register with a store that has forgotten what this node goes by."""
+        emit(StoreForgot(str(reason), self.config.policy.lease / 1000))
+        self._look_afresh()
+        self._registered_at = None
+        return self._sleep(0)
+
+    def _look_afresh(self) -> None:
+        """Look again at what was not asked yet: it may be late by then."""
         for question in self._questions:
             if not question.asked_at:
                 self.plan.offer_again(question.offers)
         self._questions = [question for question in self._questions if question.asked_at]
+
+    def _wait_for_store(self, reason: StoreError) -> float:
+        """Say so, and try again after a while."""
+        self._look_afresh()
         delay = self._store_patience.begin(self.store.clock.monotonic())
         if self._store_patience.worth_saying:
             emit(StoreLost(str(reason), delay))

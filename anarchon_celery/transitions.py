@@ -24,6 +24,8 @@ from .protocol import (
     LONGEST_START_TIMEOUT,
     MAX_DISPATCHES,
     ORPHANED_AFTER,
+    PUT_BACK,
+    YOUNG,
     Claim,
     Holding,
     Job,
@@ -44,7 +46,8 @@ from .turns import buffer, end, hold_back, is_held_back, pause, resume, until
 
 __all__ = [
     "register", "claim", "redispatch", "sent", "start", "start_timeout",
-    "renew", "lost_to", "finish", "requeue", "release", "pause", "resume", "rewind", "forget",
+    "renew", "can_be_put_back", "lost_to", "finish", "requeue", "release", "pause", "resume", "rewind",
+    "forget",
 ]  # fmt: skip
 
 # register ---------------------------------------------------------------------------------------
@@ -114,6 +117,8 @@ def _redispatch(ledger: Ledger, now: int, node: str, nonce: str, seen: Redispatc
     )  # fmt: skip
     if run is None or not as_seen or seen.deadline > now:
         return Claim(key=seen.key, answer="taken", run=run)
+    if run.state == "running" and (wait := ledger.young_for(run.lease or 0, now)):
+        return Claim(key=seen.key, answer="wait", run=run, wait=wait)
     # Whoever held it holds it no more, whatever becomes of it now.
     run = replace(run, crashes=run.crashes + (run.state == "running"), token=None, nonce=nonce)
     if run.stop is not None:
@@ -172,11 +177,14 @@ def start_timeout(first: int, dispatches: int) -> int:
 
 def start(ledger: Ledger, now: int, asked: Start) -> Started | Stale:
     """Give the run to this delivery, under a new fence, if it may have it."""
-    run = ledger.runs.get(asked.key) or _recorded_anew(ledger, asked)
+    run = ledger.runs.get(asked.key)
+    if run is not None and run.state == "running" and run.token == asked.token:
+        return _started(ledger, run)
+    if wait := ledger.young_for(asked.lease, now):
+        return Stale(why=YOUNG, wait=wait)
+    run = run or _recorded_anew(ledger, asked)
     if run is None:
         return Stale(why="unknown")
-    if run.state == "running" and run.token == asked.token:
-        return Started(attempt=run.attempt, fence=run.fence, trigger=run.trigger)
     if why := _not_startable(ledger, run, now, asked):
         return Stale(why=why)
     if run.not_before is not None and run.not_before > now:
@@ -185,9 +193,13 @@ def start(ledger: Ledger, now: int, asked: Start) -> Started | Stale:
 
 
 def _recorded_anew(ledger: Ledger, asked: Start) -> Run | None:
-    """A run claimed before this store came to be: what is known of it is in the message."""
-    if asked.claimed_at >= ledger.created:
+    """A run claimed before this store came to be, or lost since: what is known of it is in the message."""
+    if asked.claimed_at >= ledger.origin.born:
         return None
+    job = ledger.jobs.get(asked.key.job)
+    is_decided = job is not None and job.floor is not None and asked.key.slot <= job.floor
+    if asked.claimed_at >= ledger.origin.created and is_decided and asked.key.kind == "scheduled":
+        return None  # it was not lost: it ended, and went with old history
     # It comes as a late start, so that it meets the overlap policy again.
     return Run(
         job=asked.key.job, slot=asked.key.slot, kind=asked.key.kind, state="published",
@@ -234,25 +246,75 @@ def _start(ledger: Ledger, run: Run, now: int, asked: Start) -> Started:
         not_before=None,
     )  # fmt: skip
     ledger.put_run(until(started, now, asked.lease))
-    return Started(attempt=attempt, fence=fence, trigger=started.trigger)
+    return _started(ledger, started)
+
+
+def _started(ledger: Ledger, run: Run) -> Started:
+    return Started(
+        attempt=run.attempt, fence=run.fence, trigger=run.trigger, store=ledger.origin.identity
+    )
 
 
 # what a holder does -----------------------------------------------------------------------------
 
 
 def renew(ledger: Ledger, now: int, holdings: Sequence[Holding]) -> list[Renewal]:
-    """Move the deadline of each lease that is still held; an expired one too, if nobody took it."""
+    """Move the deadline of each lease that is still held; an expired one too, if nobody took it.
+
+    A run that the store has forgotten is put back: then the ledger has to have the job, and all its runs.
+    """
     return [_renew(ledger, now, holding) for holding in holdings]
 
 
 def _renew(ledger: Ledger, now: int, holding: Holding) -> Renewal:
     run = ledger.runs.get(holding.key)
+    store = ledger.origin.identity
     if run is None or run.state != "running" or run.token != holding.token:
-        return Renewal(answer="lost", reason=lost_to(run))
+        if can_be_put_back(run, holding) and (forgotten := _put_back(ledger, now, run, holding)):
+            return forgotten
+        return Renewal(answer="lost", reason=lost_to(run), store=store)
     if run.stop is not None:
-        return Renewal(answer="stop", reason=run.stop)
+        return Renewal(answer="stop", reason=run.stop, store=store)
     ledger.put_run(until(run, now, run.lease or 0))
-    return Renewal(answer="ok")
+    return Renewal(answer="ok", store=store)
+
+
+def can_be_put_back(run: Run | None, holding: Holding) -> bool:
+    """Whether the record is older than the lease that its holder trusts: then the store has forgotten it."""
+    if run is None or not holding.trusted:
+        return holding.trusted
+    is_over = run.ended and run.state != "published" and not (run.state == "abandoned" and run.unstarted > 0)
+    return run.fence < holding.fence and not is_over
+
+
+def _put_back(ledger: Ledger, now: int, run: Run | None, holding: Holding) -> Renewal | None:
+    """Record again what only the holder knows. Old enough, the store goes by its own records."""
+    if holding.store == ledger.origin.identity:
+        ledger.lose_writes(now)
+    others = [other for other in ledger.active_of(holding.key.job) if other.key != holding.key]
+    if not ledger.young_for(holding.lease, now) and (run is not None or others):
+        return None
+    if holding.overlap == "allow":
+        others = []
+    # What was begun before anybody told the store: what runs has the later fence, all else can wait.
+    if any(other.state == "running" and other.fence > holding.fence for other in others):
+        return None
+    job = ledger.jobs.get(holding.key.job) or Job(name=holding.key.job, first_seen=now, seen=now)
+    ledger.put_job(replace(job, fence=max(job.fence, holding.fence), supervised=True))
+    known = run or Run(
+        job=holding.key.job, slot=holding.key.slot, kind=holding.key.kind, trigger=holding.trigger,
+        dispatch=holding.dispatch, claimed_at=holding.claimed_at,
+    )  # fmt: skip
+    held = replace(
+        known, state="running", attempt=holding.attempt, fence=holding.fence, owner=holding.owner,
+        token=holding.token, task_id=holding.task_id, lease=holding.lease, unstarted=0, retries=None,
+        started_at=holding.fence // 1000, finished_at=None, reason=None, not_before=None,
+    )  # fmt: skip
+    ledger.put_run(until(held, now, holding.lease))
+    for other in others:
+        if other.state != "running":
+            buffer(ledger, other, now)
+    return Renewal(answer="ok", reason=PUT_BACK, store=ledger.origin.identity)
 
 
 def lost_to(run: Run | None) -> str:

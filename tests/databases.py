@@ -260,12 +260,13 @@ class MariaDB(Database):
     def _install(self) -> None:
         self._once(
             require_tool('mariadb-install-db'), '--no-defaults', f'--datadir={self.data}',
-            '--auth-root-authentication-method=normal', '--skip-name-resolve',
+            f'--tmpdir={self.folder}', '--auth-root-authentication-method=normal', '--skip-name-resolve',
         )  # fmt: skip
 
     def _command(self) -> list[str]:
         settings: dict[str, Any] = {
-            'datadir': self.data, 'port': self.port, 'bind-address': '127.0.0.1', 'socket': self.folder / 's',
+            'datadir': self.data, 'tmpdir': self.folder, 'port': self.port, 'bind-address': '127.0.0.1',
+            'socket': self.folder / 's',
             'pid-file': self.folder / 'pid', 'innodb-flush-log-at-trx-commit': 1 if self.durable else 0,
             'max-connections': 200, 'default-time-zone': '-03:00', 'innodb-buffer-pool-size': '64M',
             'innodb-print-all-deadlocks': 'ON',

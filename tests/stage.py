@@ -203,7 +203,7 @@ class Stage:
         for app in self.apps:
             app.close()
         self.store.close()
-        memory._STORES.pop((self.url, "anarchon"), None)
+        memory._ROOMS.pop((self.url, "anarchon"), None)
 
 
 @dataclass

@@ -117,12 +117,13 @@ class Desk:
 
     def close(self) -> None:
         self.app.close()
-        memory._STORES.pop((self.app.conf.anarchon_store, "anarchon"), None)
+        memory._ROOMS.pop((self.app.conf.anarchon_store, "anarchon"), None)
 
 
 @pytest.fixture
-def desk_with():
+def desk_with(monkeypatch):
     desks = []
+    monkeypatch.setattr(memory, "_wall_clock", lambda: T + 2_000)
 
     def make(**conf) -> Desk:
         desks.append(Desk(**conf))
@@ -223,7 +224,7 @@ def test_status_as_json(desk):
     assert ["store", "jobs", "nodes", "paused", "active", "buffered"] == list(found)
     assert (desk.app.conf.anarchon_store, 2) == (found["store"], found["jobs"])
     assert [
-        {"id": "id-1", "node": "a:1", "kind": "beat", "alive": True, "seen_at": "2026-10-10T12:00:30.001Z"},
+        {"id": "id-1", "node": "a:1", "kind": "beat", "alive": True, "seen_at": "2026-10-10T12:00:31.000Z"},
         {"id": "id-0", "node": "b:2", "kind": "beat", "alive": True, "seen_at": "2026-10-10T12:00:30.000Z"},
     ] == found["nodes"]
     assert ([], []) == (found["paused"], found["buffered"])
@@ -236,7 +237,7 @@ def test_status_as_a_table(desk):
     assert [
         [f"store {desk.app.conf.anarchon_store}, 2 jobs"],
         ["node", "kind", "last seen"],
-        ["a:1", "beat", "alive", "2026-10-10T12:00:30.001Z"],
+        ["a:1", "beat", "alive", "2026-10-10T12:00:31.000Z"],
         ["b:2", "beat", "alive", "2026-10-10T12:00:30.000Z"],
         ["job", "slot", "state", "attempt", "on", "took", "why"],
         ["report", "2026-10-10T12:00:30.000Z", "running", "1 (scheduled)", "celery@c:3"],

@@ -34,6 +34,11 @@ RUN_LINES = [
     (events.SlotSkipped(KEY, "missed"), "INFO", "skipped (missed)"),
     (events.RunFailed(KEY, 12, "ValueError: …"), "INFO", "failed after 12 ms: ValueError: …"),
     (
+        events.RunPutBack(KEY, 12004),
+        "WARNING",
+        "put back after 12004 ms into a store that had forgotten it",
+    ),
+    (
         events.RunLost(KEY, 31002, "taken over as attempt 2"),
         "WARNING",
         "lease lost after 31002 ms: taken over as attempt 2",
@@ -120,6 +125,10 @@ NODE_LINES = [
         "WARNING",
         "entry 'holidays': its schedule is not due before 2026-10-10T12:00:30.000Z, as far as it was asked; "
         "it is asked again then",
+    ),
+    (
+        events.StoreForgot("redis://h is another store than before", 30), "WARNING",
+        "redis://h is another store than before; for one lease (30 s) nothing starts, and runs are put back",
     ),
     (events.StoreLost("refused", 0.5), "WARNING", "waiting for the store: refused; trying again in 0.5 s"),
     (events.StoreBack(), "INFO", "the store answers again"),

@@ -40,6 +40,7 @@ from anarchon_celery.protocol import (
 from anarchon_celery.stores import Store, memory, new_nonce, open_store
 from anarchon_celery.stores.clock import monotonic
 from tests.processes import wait_until
+from tests.rollback import wipe
 
 T = 1_790_002_800_250
 VERBS = ("start", "renew", "finish", "requeue", "release")
@@ -138,7 +139,7 @@ class Stage:
         for each in list(self.keeper._leases.values()):
             self.keeper.let_go(each)
         self.app.close()
-        memory._STORES.pop((self.url, "anarchon"), None)
+        memory._ROOMS.pop((self.url, "anarchon"), None)
 
 
 @pytest.fixture
@@ -205,6 +206,72 @@ def in_thread(what):
     yield raised
     thread.join(10)
     assert not thread.is_alive()
+
+
+# A store that forgets ---------------------------------------------------------------------------
+
+
+PUT_BACK = "put back after N ms into a store that had forgotten it"
+
+
+def forget(stage) -> None:
+    wipe(stage.store)
+    assert stage.run() is None
+
+
+def test_the_heartbeat_puts_a_run_back_into_a_store_that_forgot_it(stage, log):
+    mine = stage.start()
+    known = stage.run()
+    forget(stage)
+    run = wait_until(stage.run)
+    assert ("running", 1, mine.fence, "celery@a:1", "id-report", known.claimed_at) == (
+        run.state, run.attempt, run.fence, run.owner, run.task_id, run.claimed_at,
+    )  # fmt: skip
+    wait_until(lambda: lines(log, PUT_BACK))
+    renewed = mine.renewed_at
+    wait_until(lambda: mine.renewed_at > renewed)
+    mine.check()
+    stage.keeper.finish(mine, "succeeded")
+    assert "succeeded" == stage.run().state
+    assert [PUT_BACK, "finished in N ms"] == lines(log)
+
+
+@pytest.mark.parametrize("how", ["finish", "hand_over", "requeue", "end_cancelled"])
+def test_whatever_a_holder_does_last_puts_the_run_back_first(stage, log, how):
+    mine = stage.start(policy=Policy(lease=10_000, heartbeat=9_000))  # no heartbeat comes before
+    forget(stage)
+    if how == "finish":
+        stage.keeper.finish(mine, "failed", "ValueError: x")
+    elif how == "hand_over":
+        stage.keeper.hand_over(mine)
+    elif how == "requeue":
+        assert stage.keeper.requeue(mine, delay=1_000, retries=1)
+    else:
+        stage.keeper.ask_to_stop(mine, "by hand")
+        stage.keeper.end_cancelled(mine)
+    ended = {"finish": "failed", "hand_over": "released", "requeue": "queued", "end_cancelled": "cancelled"}
+    assert (ended[how], 1, mine.fence) == (stage.run().state, stage.run().attempt, stage.run().fence)
+    assert PUT_BACK in lines(log)
+
+
+def test_who_does_not_trust_his_lease_any_more_puts_nothing_back(stage, log, watch):
+    mine = stage.start()
+    stage.keeper.let_go(mine)
+    forget(stage)
+    watch.at += 9.0
+    stage.keeper.finish(mine, "succeeded")
+    assert stage.run() is None
+    assert ["lease lost after N ms: it had ended or moved on before"] == lines(log)
+
+
+def test_a_run_that_waits_for_a_young_store_is_told_for_how_long(stage):
+    mine = stage.start("other")
+    wipe(stage.store)
+    order = stage.order()
+    answer = stage.keeper.start(order, token="t", worker="celery@a:1", task_id="id")
+    assert isinstance(answer, Stale)
+    assert 0 < answer.wait <= QUICK.lease
+    stage.keeper.let_go(mine)
 
 
 # Outside a run ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from celery.schedules import BaseSchedule
 from anarchon_celery import cron, once
 from anarchon_celery.protocol import OVERTAKEN, RunKey, Start, Started
 from anarchon_celery.slots import from_iso, iso
-from anarchon_celery.stores import memory
+from tests.rollback import wipe
 from tests.stage import (
     HOUR,
     MINUTE,
@@ -597,7 +597,7 @@ def test_a_node_that_learnt_of_a_pause_tells_a_store_that_has_forgotten_everythi
     stage.store.pause("sync", reason="migration", by="alice")
     beat._registered_at = None  # an hour later
     beat.tick()
-    beat.store._ledger = memory.Ledger(created=stage.clock.wall())  # wiped
+    wipe(stage.store.store)
     stage.run(beat, 60_500)
     assert [] == published(stage)
     assert ("skipped", "paused") == decided(stage)[60]
@@ -980,11 +980,12 @@ def test_a_one_off_job_that_was_set_to_the_past_is_recorded_as_missed(stage, log
 def test_a_one_off_job_outlives_a_store_that_forgets_everything_before_its_time(stage, log):
     beat = stage.beat(sync(at(7_000)))
     stage.run(beat, 2_000)
-    beat.store._ledger = memory.Ledger(created=stage.clock.wall())  # wiped
-    beat._registered_at = None  # an hour later
+    wipe(stage.store.store)
     stage.run(beat, 2_000)
     assert {T} == floors(stage, beat), "from when the job was seen first, as the node remembers"
     stage.run(beat, 10_000)
+    assert [] == published(stage), "holders put their runs back first"
+    stage.run(beat, 20_000)
     assert [7] == published(stage)
 
 
@@ -992,9 +993,8 @@ def test_a_one_off_job_that_has_run_does_not_run_again_in_a_store_that_forgets_e
     beat = stage.beat(sync(at(2_000)))
     stage.run(beat, 3_000)
     assert [2] == published(stage)
-    beat.store._ledger = memory.Ledger(created=stage.clock.wall())  # wiped
-    beat._registered_at = None  # an hour later
-    stage.run(beat, 10_000)
+    wipe(stage.store.store)
+    stage.run(beat, 40_000)
     assert [] == published(stage)
     assert {} == decided(stage)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,7 @@ from anarchon_celery.folding import FOLD_AFTER
 from anarchon_celery.protocol import (
     ACTIVE,
     BUFFERED,
+    PUT_BACK,
     REMEMBERED_HASHES,
     Claimed,
     Holding,
@@ -44,6 +46,7 @@ from anarchon_celery.protocol import (
 from anarchon_celery.slots import Leap
 from anarchon_celery.stores import Store
 from anarchon_celery.stores.memory import MemoryStore
+from tests.rollback import snapshot
 from tests.test_stores import (
     DAY,
     HOUR,
@@ -99,6 +102,8 @@ class TwoStores(RuleBasedStateMachine):
         self.tokens: dict[RunKey, list[str]] = {}
         self.nonces: defaultdict[RunKey, list[str]] = defaultdict(lambda: ["nobody's"])
         self.fences: dict[str, int] = {}
+        self.held: list[Holding] = []
+        self.backups: list[Callable[[], None]] = []
 
     def teardown(self):
         self.other.close()
@@ -404,6 +409,45 @@ class TwoStores(RuleBasedStateMachine):
         self.tokens.setdefault(key, ["nobody's"]).append(token)
         assert answer.fence == max(self.fences.get(key.job, 0) + 1, self.now * 1000)
         self.fences[key.job] = answer.fence
+        held = Holding(
+            key=key, token=token, fence=answer.fence, attempt=answer.attempt, lease=lease, owner="w",
+            task_id=f"task of {token}", trigger=answer.trigger, dispatch=7, claimed_at=claimed_at,
+            overlap=overlap, trusted=True,
+        )  # fmt: skip
+        self.held.append(held)
+
+    # A store that forgets
+
+    @precondition(lambda self: self.names > 2)
+    @rule()
+    def a_backup_is_made(self):
+        self.backups = [snapshot(store) for store in (self.model, self.other)]
+
+    @precondition(lambda self: self.backups != [] and self.held != [])
+    @rule(really=seldom)
+    def the_backup_comes_back(self, really):
+        """And somebody knows it: a node that the store answered just now, and that it does not know."""
+        for store, restore in zip((self.model, self.other), self.backups, strict=True) if really else ():
+            restore()
+            store._node, store._noted = "gone", self.now
+            store.renew([], now=self.now)
+            store._node, store._noted = None, None
+            store.renew([], now=self.now)
+            assert self.now == store.young_since
+        self.fences = {job.name: job.fence for job in self.model.jobs()}
+
+    @precondition(lambda self: self.held != [])
+    @rule(several=st.lists(picks, min_size=1, max_size=3, unique=True), trusted=mostly, again=seldom)
+    def holders_put_back(self, several, trusted, again):
+        latest = self.held[::-1]
+        held = {latest[pick % len(latest)].token: latest[pick % len(latest)] for pick in several}
+        asked = [replace(one, trusted=trusted) for one in held.values()]
+        for one, said in zip(asked, self.tell("renew", asked), strict=True):
+            if said.reason == PUT_BACK:
+                self.tokens.setdefault(one.key, ["nobody's"]).append(one.token)
+        if again:
+            self.tell("renew", asked)
+        self.fences = {job.name: job.fence for job in self.model.jobs()}
 
     @precondition(any_begun)
     @rule(several=st.lists(picks, min_size=1, max_size=3), is_latest=mostly, again=seldom)

@@ -166,7 +166,8 @@ def test_lists_are_read_in_pages(store, monkeypatch, page):
 def test_the_first_call_writes_what_the_store_is(store, client):
     begin(store, "first")
     meta = client.hgetall(f"{PREFIX}:meta")
-    assert meta == {"version": "2", "identity": store.identity, "created": str(T)}
+    origin = {"identity": store.identity, "created": str(T), "born": str(T), "young": "0"}
+    assert meta == {"version": "2"} | origin
 
 
 def test_a_store_of_a_later_version_is_refused_by_both_names(store, client):

@@ -137,7 +137,7 @@ class Stage:
             beat.close()
         self.store.close()
         self.app.close()
-        memory._STORES.pop((self.app.conf.anarchon_store, "anarchon"), None)
+        memory._ROOMS.pop((self.app.conf.anarchon_store, "anarchon"), None)
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ from anarchon_celery.transitions import (
     start,
     start_timeout,
 )
+from anarchon_celery.youth import Origin
 
 MINUTE = 60_000
 T = 1_790_000_000_000
@@ -58,8 +59,8 @@ RUNNING = replace(
 )  # fmt: skip
 
 
-def ledger(*runs: Run, job: Job = JOB, created: int = 0) -> Ledger:
-    return Ledger([job], runs, created=created)
+def ledger(*runs: Run, job: Job = JOB) -> Ledger:
+    return Ledger([job], runs)
 
 
 def ask(token: str = "t1", **how) -> Start:
@@ -170,7 +171,7 @@ def test_hashes_are_remembered_the_latest_ones():
 
 @pytest.mark.parametrize(("claimed_at", "known"), [(T - 1, True), (T, False), (T + 1, False)])
 def test_a_run_is_recorded_anew_only_if_it_was_claimed_before_the_store_came_to_be(claimed_at, known):
-    books = Ledger(created=T)
+    books = Ledger(origin=Origin(created=T, born=T))
     answer = start(books, T + MINUTE, ask(claimed_at=claimed_at))
     assert known == isinstance(answer, Started)
     assert known == bool(books.runs) == bool(books.jobs)
@@ -178,7 +179,7 @@ def test_a_run_is_recorded_anew_only_if_it_was_claimed_before_the_store_came_to_
 
 
 def test_a_run_recorded_anew_makes_its_job_known():
-    books = Ledger(created=T)
+    books = Ledger(origin=Origin(created=T, born=T))
     start(books, T + MINUTE, ask(claimed_at=0))
     assert books.jobs == {
         "report": Job(

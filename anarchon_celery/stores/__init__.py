@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from ..errors import StoreUnusable
+from ..errors import StoreReplaced, StoreUnusable
 from ..protocol import (
     Claim,
     Claimed,
@@ -35,7 +35,17 @@ from ..protocol import (
     Start,
     Started,
 )
+from ..youth import Caller, Origin
 from .clock import StoreClock, monotonic
+
+#: The verbs of a beat that knows another store: it has to register first.
+REFUSED_TO_STRANGERS = frozenset({"claim", "sent", "expired", "redispatch", "prune"})
+
+#: The verbs that note, if they change a run, that their node lives: what they answered must not get lost.
+NOTED = frozenset({"claim", "redispatch"})
+
+#: What they are told, after the store's name.
+ANOTHER = "is another store than before: wiped, restored or failed over"
 
 #: No verb takes more items than this in one step; callers with more send several.
 CHUNK = 200
@@ -46,7 +56,8 @@ class Store(ABC):
 
     Every verb takes an optional ``now`` (ms): the store's time for this step, for tests only.
     All other times are durations in milliseconds. A verb raises ``StoreUnreachable`` when there
-    was no answer (it may have acted) and ``StoreUnusable`` when the store cannot be used as it is.
+    was no answer (it may have acted), ``StoreUnusable`` when the store cannot be used as it is, and those
+    of a beat but ``register`` raise ``StoreReplaced`` when the store is not the one that was registered with.
     """
 
     #: Where the store is, fit for a log: without a password.
@@ -57,6 +68,10 @@ class Store(ABC):
         self.clock = StoreClock(clock)
         #: Which store answered last; another one means wiped, failed over or restored.
         self.identity: str | None = None
+        #: Since when it is another one than some node or holder knew (ms, store time); None if it is not.
+        self.young_since: int | None = None
+        self._node: str | None = None
+        self._noted: int | None = None
 
     # beat ---------------------------------------------------------------------------------------
 
@@ -100,11 +115,11 @@ class Store(ABC):
 
     @abstractmethod
     def start(self, asked: Start, *, now: int | None = None) -> Started | Stale:
-        """Begin a run under a new fence, or learn why this message may not."""
+        """Begin a run under a new fence, or learn why this message may not, or may only later."""
 
     @abstractmethod
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
-        """Move the deadlines of held runs."""
+        """Move the deadlines of held runs; put back what the store has forgotten and its holder trusts."""
 
     @abstractmethod
     def finish(
@@ -170,10 +185,47 @@ class Store(ABC):
         """Return one run, for tests and commands."""
         return next((run for run in self.runs(job=key.job, limit=1_000_000) if run.key == key), None)
 
-    def _answered(self, before: float, now: int, identity: str) -> None:
-        """Learn the time and the identity that an answer carries."""
+    # who calls, and who answers -----------------------------------------------------------------
+
+    @property
+    def _caller(self) -> Caller:
+        """What every call names."""
+        return Caller(self.identity, self._node, self._noted)
+
+    def _calls_as(self, node: Node) -> None:
+        """From now on calls are of this node."""
+        if node.id != self._node:
+            self._node, self._noted = node.id, None
+
+    def _refuse_a_stranger(self, origin: Origin, verb: str) -> None:
+        """Do nothing for a node that knows another store.
+
+        Raises:
+            StoreReplaced: it has to register first.
+        """
+        if verb in REFUSED_TO_STRANGERS and self.identity not in (None, origin.identity):
+            self.young_since = origin.young_since
+            raise StoreReplaced(f"{self.shown} {ANOTHER}")
+
+    def _answered(
+        self, before: float, now: int, identity: str, young_since: int | None, *, noted: bool = False,
+        registers: bool = False,
+    ) -> None:  # fmt: skip
+        """Learn from an answer the time, which store it is from, and that it notes that this node lives.
+
+        A beat goes on knowing the store that it knew, until it registers with another one.
+        """
         self.clock.observe(before, self.clock.monotonic(), now)
-        self.identity = identity
+        self.young_since = young_since
+        if registers or self._node is None:
+            self.identity = identity
+        if noted:
+            self._noted = now
+
+
+def new_identity() -> str:
+    """Return what a store is known by: 64 random bits."""
+    return secrets.token_hex(8)
 
 
 def new_nonce() -> str:

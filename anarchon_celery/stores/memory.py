@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,47 +32,88 @@ from ..protocol import (
     Start,
     Started,
 )
-from . import Store
+from ..youth import Origin, met
+from . import NOTED, Store, new_identity
 
 Answer = TypeVar("Answer")
 
-#: One store per URL and prefix, so that a beat and a worker in one process meet.
-_STORES: dict[tuple[str, str], MemoryStore] = {}
+#: The verbs that note that their node lives, whatever they change.
+_SEEN = frozenset({"register", "expired"})
+
+#: One room per URL and prefix, so that a beat and a worker in one process meet.
+_ROOMS: dict[tuple[str, str], Room] = {}
 _OPENING = threading.Lock()
 
 
 def open_store(url: str, *, prefix: str, options: Mapping[str, Any]) -> MemoryStore:
-    """Return this process's store of that name."""
+    """Return a store in this process's room of that name."""
     with _OPENING:
-        return _STORES.setdefault((url, prefix), MemoryStore(url))
+        return MemoryStore(url, _ROOMS.setdefault((url, prefix), Room()))
+
+
+class Room:
+    """What is stored, and the lock under which it is."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.lock = threading.RLock()
+        self.wipe()
+
+    def wipe(self) -> None:
+        """Forget everything."""
+        self.ledger: Ledger | None = None
+        self.nodes: dict[str, Node] = {}
+        self.latest = 0
+
+    def ledger_at(self, now: int) -> Ledger:
+        """Return what is stored; it comes to be with the first step."""
+        if self.ledger is None:
+            self.ledger = Ledger(origin=Origin(identity=new_identity(), created=now, born=now))
+        return self.ledger
+
+    def recorded(self) -> Ledger:
+        """Return what is stored, to be looked at."""
+        return self.ledger or Ledger()
 
 
 class MemoryStore(Store):
     """The model made runnable."""
 
-    def __init__(self, shown: str = "memory://") -> None:
-        """Begin empty."""
+    def __init__(self, shown: str = "memory://", room: Room | None = None) -> None:
+        """Store in that room, or in one of its own."""
         super().__init__()
         self.shown = shown
-        self._lock = threading.RLock()
-        self._own_identity = secrets.token_hex(8)
-        self._ledger = Ledger()
-        self._begun = False
-        self._nodes: dict[str, Node] = {}
-        self._latest = 0
+        self.room = room or Room()
 
-    def _step(self, now: int | None, transition: Callable[[Ledger, int], Answer]) -> Answer:
+    def _step(self, verb: str, now: int | None, transition: Callable[[Ledger, int], Answer]) -> Answer:
         """Do one transition, alone, at one time."""
-        before = self.clock.monotonic()
-        with self._lock:
+        before, room = self.clock.monotonic(), self.room
+        with room.lock:
             read = _wall_clock() if now is None else now
-            if not self._begun:
-                self._ledger.created, self._begun = read, True
-            answer = transition(self._ledger, read)
-            self._ledger.changed_jobs.clear()
-            self._ledger.changed_runs.clear()
-            self._answered(before, read, self._own_identity)
+            ledger = room.ledger_at(read)
+            ledger.next_identity = new_identity()
+            ledger.origin = self._met(ledger, read)
+            self._refuse_a_stranger(ledger.origin, verb)
+            answer = transition(ledger, read)
+            is_noted = (verb in _SEEN or bool(verb in NOTED and ledger.changed_runs)) and self._note(read)
+            ledger.changed_jobs.clear()
+            ledger.changed_runs.clear()
+            self._answered(
+                before, read, ledger.origin.identity, ledger.origin.young_since, noted=is_noted,
+                registers=verb == "register",
+            )  # fmt: skip
         return answer
+
+    def _met(self, ledger: Ledger, now: int) -> Origin:
+        known = self.room.nodes.get(self._node or "")
+        noted = None if known is None else known.seen
+        return met(ledger.origin, now, self._caller, noted, ledger.next_identity)
+
+    def _note(self, now: int) -> bool:
+        """Note that the node lives whose call this is."""
+        if known := self.room.nodes.get(self._node or ""):
+            self.room.nodes[known.id] = replace(known, seen=now)
+        return known is not None
 
     def register(
         self, node: Node, registrations: Sequence[Registration], *, now: int | None = None
@@ -81,21 +121,26 @@ class MemoryStore(Store):
         """See :meth:`Store.register`."""
 
         def step(ledger: Ledger, now: int) -> list[Registered]:
-            self._nodes = {id: known for id, known in self._nodes.items() if known.seen >= now - GONE_AFTER}
-            self._nodes[node.id] = replace(node, seen=now)
+            nodes = self.room.nodes
+            for gone in [known.id for known in nodes.values() if known.seen < now - GONE_AFTER]:
+                del nodes[gone]
+            nodes[node.id] = replace(node, seen=now)
             return transitions.register(ledger, now, registrations)
 
-        return self._step(now, step)
+        self._calls_as(node)
+        return self._step("register", now, step)
 
     def claim(
         self, node: str, offers: Sequence[Offer], *, nonce: str, now: int | None = None
     ) -> list[Claimed]:
         """See :meth:`Store.claim`."""
-        return self._step(now, lambda ledger, now: transitions.claim(ledger, now, node, nonce, offers))
+        return self._step(
+            "claim", now, lambda ledger, now: transitions.claim(ledger, now, node, nonce, offers)
+        )
 
     def sent(self, published: Sequence[Sent], *, now: int | None = None) -> None:
         """See :meth:`Store.sent`."""
-        self._step(now, lambda ledger, now: transitions.sent(ledger, now, published))
+        self._step("sent", now, lambda ledger, now: transitions.sent(ledger, now, published))
 
     def expired(
         self, node: Node, limit: int, *, after: tuple[int, RunKey] | None = None, now: int | None = None
@@ -103,13 +148,14 @@ class MemoryStore(Store):
         """See :meth:`Store.expired`."""
 
         def step(ledger: Ledger, now: int) -> Expired:
-            if now < self._latest - 1000:
+            if now < self.room.latest - 1000:
                 transitions.rewind(ledger, now)
-            self._latest = now
-            self._nodes[node.id] = replace(node, seen=now)
+            self.room.latest = now
+            self.room.nodes[node.id] = replace(node, seen=now)
             return self._past_deadline(ledger, now, limit, after)
 
-        return self._step(now, step)
+        self._calls_as(node)
+        return self._step("expired", now, step)
 
     def _past_deadline(
         self, ledger: Ledger, now: int, limit: int, after: tuple[int, RunKey] | None
@@ -136,22 +182,24 @@ class MemoryStore(Store):
         self, node: str, asked: Sequence[Redispatch], *, nonce: str, now: int | None = None
     ) -> list[Claim]:
         """See :meth:`Store.redispatch`."""
-        return self._step(now, lambda ledger, now: transitions.redispatch(ledger, now, node, nonce, asked))
+        return self._step(
+            "redispatch", now, lambda ledger, now: transitions.redispatch(ledger, now, node, nonce, asked)
+        )
 
     def start(self, asked: Start, *, now: int | None = None) -> Started | Stale:
         """See :meth:`Store.start`."""
-        return self._step(now, lambda ledger, now: transitions.start(ledger, now, asked))
+        return self._step("start", now, lambda ledger, now: transitions.start(ledger, now, asked))
 
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
         """See :meth:`Store.renew`."""
-        return self._step(now, lambda ledger, now: transitions.renew(ledger, now, holdings))
+        return self._step("renew", now, lambda ledger, now: transitions.renew(ledger, now, holdings))
 
     def finish(
         self, key: RunKey, token: str, outcome: str, *, reason: str | None = None, now: int | None = None
     ) -> bool:
         """See :meth:`Store.finish`."""
         return self._step(
-            now, lambda ledger, now: transitions.finish(ledger, now, key, token, outcome, reason)
+            "finish", now, lambda ledger, now: transitions.finish(ledger, now, key, token, outcome, reason)
         )
 
     def requeue(
@@ -159,6 +207,7 @@ class MemoryStore(Store):
     ) -> bool:
         """See :meth:`Store.requeue`."""
         return self._step(
+            "requeue",
             now,
             lambda ledger, now: transitions.requeue(
                 ledger, now, key, token, delay=delay, retries=retries, start_timeout=start_timeout
@@ -167,15 +216,15 @@ class MemoryStore(Store):
 
     def release(self, releases: Sequence[Release], *, now: int | None = None) -> list[bool]:
         """See :meth:`Store.release`."""
-        return self._step(now, lambda ledger, now: transitions.release(ledger, now, releases))
+        return self._step("release", now, lambda ledger, now: transitions.release(ledger, now, releases))
 
     def pause(self, job: str, *, reason: str, by: str, now: int | None = None) -> bool:
         """See :meth:`Store.pause`."""
-        return self._step(now, lambda ledger, now: transitions.pause(ledger, now, job, reason, by))
+        return self._step("pause", now, lambda ledger, now: transitions.pause(ledger, now, job, reason, by))
 
     def resume(self, job: str, *, now: int | None = None) -> bool:
         """See :meth:`Store.resume`."""
-        return self._step(now, lambda ledger, now: transitions.resume(ledger, now, job))
+        return self._step("resume", now, lambda ledger, now: transitions.resume(ledger, now, job))
 
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
         """See :meth:`Store.prune`."""
@@ -188,27 +237,33 @@ class MemoryStore(Store):
             transitions.forget(ledger, now, surplus)
             return len(aged) + folded + len(surplus)
 
-        return self._step(now, step)
+        return self._step("prune", now, step)
 
     def runs(self, *, job: str | None = None, state: str | None = None, limit: int = 50) -> list[Run]:
         """See :meth:`Store.runs`."""
-        with self._lock:
-            found = [
-                run for run in self._ledger.runs.values()
+        found = self._look(
+            lambda room: [
+                run for run in room.recorded().runs.values()
                 if job in (None, run.job) and state in (None, run.state)
-            ]  # fmt: skip
+            ]
+        )  # fmt: skip
         found.sort(key=lambda run: (-run.slot, run.job, run.kind))
         return found[:limit]
 
     def jobs(self) -> list[Job]:
         """See :meth:`Store.jobs`."""
-        with self._lock:
-            return sorted(self._ledger.jobs.values(), key=lambda job: job.name)
+        return self._look(lambda room: sorted(room.recorded().jobs.values(), key=lambda job: job.name))
 
     def nodes(self) -> list[Node]:
         """See :meth:`Store.nodes`."""
-        with self._lock:
-            return sorted(self._nodes.values(), key=lambda node: (node.name, node.id))
+        return self._look(lambda room: sorted(room.nodes.values(), key=lambda node: (node.name, node.id)))
+
+    def _look(self, what: Callable[[Room], Answer]) -> Answer:
+        """Only read, and learn the time."""
+        before = self.clock.monotonic()
+        with self.room.lock:
+            self.clock.observe(before, self.clock.monotonic(), _wall_clock())
+            return what(self.room)
 
     def close(self) -> None:
         """There is nothing to give back."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -111,6 +112,7 @@ class Records:
         self._live_keys = self._by_index(live_keys, self.runs, f"{self.runs.name}_live")
         self._finding: dict[tuple[str, ...], Select[Any]] = {}
         self._drop = delete(self.runs).where(*RUN.is_key(self.runs))
+        self._see = update(self.nodes).where(*NODE.is_key(self.nodes)).values(seen=bindparam("seen"))
 
     def _locked(self, asked: Select[Any], table: Table) -> Select[Any]:
         return self._by_index(asked, table, "PRIMARY").with_for_update()
@@ -227,7 +229,7 @@ class Records:
         of_jobs = {row.name: self._job_of(row) for row in jobs}
         of_runs = {run.key: run for run in map(self._run_of, runs)}
         known = [job for job in of_jobs.values() if job is not None]
-        return Loaded(Ledger(known, of_runs.values(), created=moment.created), of_jobs, of_runs)
+        return Loaded(Ledger(known, of_runs.values(), origin=moment.origin), of_jobs, of_runs)
 
     def save(self, connection: Connection, loaded: Loaded) -> None:
         """Write what a step changed: new rows whole, of the others the columns that differ."""
@@ -450,13 +452,19 @@ class Records:
         row = connection.execute(select(self.nodes).where(self.nodes.c.id == id)).first()
         return None if row is None else self._node_of(row)
 
-    def put_node(self, connection: Connection, node: Node) -> None:
-        """Keep that a node lives."""
-        row = NODE.written(node)
+    def put_node(self, connection: Connection, node: Node, moment: Moment) -> None:
+        """Keep a node, and that it lives."""
+        row = NODE.written(replace(node, seen=moment.now))
+        moment.noted = moment.now
         write = self._update(self.nodes, NODE, tuple(row)).each
         known = connection.execute(write, row | NODE.key_of(node))
         if not known.rowcount:
             connection.execute(insert(self.nodes), row)
+
+    def note(self, connection: Connection, id: str | None, moment: Moment) -> None:
+        """Note that a node lives, if it is known."""
+        if id is not None and connection.execute(self._see, {"key_id": id, "seen": moment.now}).rowcount:
+            moment.noted = moment.now
 
     def drop_nodes(self, connection: Connection, before: int) -> None:
         """Forget nodes that were last seen before then, by key: what is only looked at is not locked."""

@@ -13,9 +13,10 @@ key                               type    content
                                           paused_by, paused_at
 {anarchon}:jobs                   set     the names of all jobs
 {anarchon}:nodes                  hash    incarnation → JSON: name, kind, seen
-{anarchon}:meta                   hash    version of what is described here, identity, created, latest
-                                          (the time of the last ``expired``), asked (by one that waits
-                                          for replicas)
+{anarchon}:meta                   hash    version of what is described here; identity, created, born and
+                                          young (``1`` if it follows another store), see
+                                          :class:`~anarchon_celery.youth.Origin`; latest (the time of
+                                          the last ``expired``), asked (by one that waits for replicas)
 {anarchon}:runs                   zset    all runs, by slot, newest first (the score is negative)
 {anarchon}:deadlines              zset    active runs, by deadline
 {anarchon}:buffered               zset    buffered runs, by slot, newest first
@@ -38,7 +39,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import secrets
 import sys
 import threading
 import time
@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import protocol
-from ..errors import StoreUnusable
+from ..errors import StoreReplaced, StoreUnusable
 from ..folding import FOLD_AFTER
 from ..protocol import (
     ACTIVE,
@@ -73,11 +73,11 @@ from ..protocol import (
     Start,
     Started,
 )
-from . import Store
+from . import ANOTHER, REFUSED_TO_STRANGERS, Store, new_identity
 from .addresses import address_of
 from .clock import monotonic
 from .link import Call, Link, link_to
-from .wire import claim_of, claimed, given, items, job_of, named, offered, run_of
+from .wire import claim_of, claimed, given, held, items, job_of, named, offered, run_of
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +97,8 @@ _WORDS = {
     "LEAPT": protocol.LEAPT,
     "OVERTAKEN": protocol.OVERTAKEN,
     "FOLD_AFTER": FOLD_AFTER,
+    "YOUNG": protocol.YOUNG,
+    "PUT_BACK": protocol.PUT_BACK,
 }
 
 #: The verbs that only read, and those that let go on or end what was begun.
@@ -143,6 +145,7 @@ class RedisStore(Store):
         """See :meth:`Store.register`."""
         remembered = ("cursor", "effective", "first_seen", "supervised", "paused")
         jobs = [given(one, "job", "hash", *remembered) for one in registrations]
+        self._calls_as(node)
         answers = self._call("register", now, node=given(node, "id", "name", "kind"), jobs=jobs)
         return [
             Registered(
@@ -171,6 +174,7 @@ class RedisStore(Store):
         self, node: Node, limit: int, *, after: tuple[int, RunKey] | None = None, now: int | None = None
     ) -> Expired:
         """See :meth:`Store.expired`; ``orphaned`` is about the jobs of this page."""
+        self._calls_as(node)
         last = {} if after is None else {"after": {"score": after[0], **named(after[1])}}
         answer = self._call("expired", now, node=given(node, "id", "name", "kind"), limit=limit, **last)
         return Expired(
@@ -200,13 +204,13 @@ class RedisStore(Store):
         answer = self._call("start", now, **named(asked.key), **message)
         if "why" in answer:
             return Stale(**answer)
-        return Started(attempt=answer["attempt"], fence=int(answer["fence"]), trigger=answer["trigger"])
+        fence, store = int(answer["fence"]), self.identity or ""
+        return Started(attempt=answer["attempt"], fence=fence, trigger=answer["trigger"], store=store)
 
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
         """See :meth:`Store.renew`."""
-        leases = [named(one.key) | {"token": one.token} for one in holdings]
-        answers = self._call("renew", now, leases=leases)
-        return [Renewal(**answer) for answer in items(answers)]
+        answers = self._call("renew", now, leases=[held(one) for one in holdings])
+        return [Renewal(**answer, store=self.identity or "") for answer in items(answers)]
 
     def finish(
         self, key: RunKey, token: str, outcome: str, *, reason: str | None = None, now: int | None = None
@@ -299,7 +303,9 @@ class RedisStore(Store):
 
     def _call(self, verb: str, now: int | None = None, /, **asked: Any) -> Any:
         """Carry a verb out; return its answer, learn the time and the identity that come with it."""
-        asked["identity"] = secrets.token_hex(8)  # for the case that this call begins the store
+        asked["identity"] = new_identity()  # for the case that this call begins the store
+        asked["caller"] = {name: known for name, known in self._caller._asdict().items() if known is not None}
+        asked["refuses"] = verb in REFUSED_TO_STRANGERS
         if now is not None:
             asked["now"] = now
         begins, writes = verb not in _GOES_ON, verb not in _READS
@@ -312,8 +318,14 @@ class RedisStore(Store):
         envelope = json.loads(self._link.run(Call(*words, begins=begins, writes=writes)))
         if "version" in envelope:
             raise StoreUnusable(f"{self.shown}: {_of_another_version(self.prefix, envelope['version'])}")
+        if "refused" in envelope:
+            self.young_since = envelope["young_since"]
+            raise StoreReplaced(f"{self.shown} {ANOTHER}")
         with self._answering:
-            self._answered(before, envelope["now"], envelope["identity"])
+            self._answered(
+                before, envelope["now"], envelope["identity"], envelope.get("young_since"),
+                noted="noted" in envelope, registers=verb == "register",
+            )  # fmt: skip
         self._warn(items(envelope["unreadable"]))
         return envelope.get("answer")
 

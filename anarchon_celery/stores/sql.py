@@ -14,18 +14,18 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from .. import claiming, folding, transitions
-from ..errors import StoreError, StoreUnreachable, StoreUnusable
+from ..errors import StoreError, StoreReplaced, StoreUnreachable, StoreUnusable
 from ..ledger import Ledger
 from ..protocol import (
     GONE_AFTER,
@@ -48,18 +48,31 @@ from ..protocol import (
     Start,
     Started,
 )
-from . import Store
+from ..youth import Origin, met
+from . import NOTED, Store, new_identity
 from .dialects import PATIENCE, SQLITE, Dialect
 from .mariadb import MARIADB
 from .postgresql import POSTGRESQL
 from .records import FIRST, Locked, Records
-from .tables import Moment, Tables, Unmade
+from .tables import Moment, Tables, Unmade, Unmet
 
 Answer = TypeVar("Answer")
 Work = Callable[[Connection, Moment, Locked], Answer]
 
 #: What finds runs that may go, at most so many: each alone, or several that become one.
 Search = Callable[[Connection, int, int], list[list[RunKey]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[Answer]):
+    """One transaction: whose verb's it is, and what is done in it, once it has the jobs."""
+
+    verb: str
+    engine: Engine
+    now: int | None
+    work: Work[Answer]
+    jobs: Sequence[str] = ()
+
 
 #: By the name of the back end in the URL; some have two.
 DIALECTS: Mapping[str, Dialect] = {
@@ -124,7 +137,7 @@ class SqlStore(Store):
     # one transaction ----------------------------------------------------------------------------
 
     def _step(
-        self, now: int | None, transition: Callable[[Ledger, int], Answer], *,
+        self, verb: str, now: int | None, transition: Callable[[Ledger, int], Answer], *,
         keys: Sequence[RunKey] = (), jobs: Sequence[str] = (), live: Sequence[str] = (),
         waiting: Sequence[str] = (),
     ) -> Answer:  # fmt: skip
@@ -136,56 +149,73 @@ class SqlStore(Store):
             )
             answer = transition(loaded.ledger, moment.now)
             self._records.save(connection, loaded)
+            if verb in NOTED and loaded.ledger.changed_runs:
+                self._records.note(connection, self._node, moment)
             return answer
 
-        return self._do(self._writing, now, work, jobs)
+        return self._do(verb, self._writing, now, work, jobs)
 
-    def _do(self, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str] = ()) -> Answer:
+    def _do(
+        self, verb: str, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str] = ()
+    ) -> Answer:
         """Do some work at one moment, in one transaction, and learn the time from it."""
-        answer, before, moment = self._repeated(engine, now, work, jobs)
-        self._answered(before, moment.now, moment.identity)
+        answer, before, moment = self._repeated(Step(verb, engine, now, work, jobs))
+        origin, noted = moment.origin, moment.noted == moment.now
+        self._answered(
+            before, moment.now, origin.identity, origin.young_since, noted=noted, registers=verb == "register"
+        )
         return answer
 
     def _look(self, work: Callable[[Connection], Answer]) -> Answer:
         """Only read."""
-        return self._repeated(self._reading, None, lambda connection, *_: work(connection), ())[0]
+        return self._do("look", self._reading, None, lambda connection, *_: work(connection))
 
-    def _repeated(
-        self, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str]
-    ) -> tuple[Answer, float, Moment]:
+    def _repeated(self, step: Step[Answer]) -> tuple[Answer, float, Moment]:
         """Do some work in one transaction; again where that helps, since every verb may be repeated."""
         began = time.monotonic()
         with self._told():
             for repeats in range(REPEATS):
                 try:
-                    return self._transaction(engine, now, work, jobs, began)
+                    return self._transaction(step, began)
                 except Unmade:
-                    self._create(now)
+                    self._create(step.now)
+                except Unmet:
+                    self._meet(step.now)
                 except DBAPIError as error:
                     if self.dialect.says_missing(error):
-                        self._create(now)
+                        self._create(step.now)
                     elif self.dialect.says_passing(error) and time.monotonic() - began < PATIENCE:
                         time.sleep(random.uniform(0, 0.01) * (repeats + 1))  # or they meet again
                     else:
                         self._refuse_another_version(error)
                         raise
-            return self._transaction(engine, now, work, jobs, began)
+            return self._transaction(step, began)
 
     def _create(self, now: int | None) -> None:
         """Make the tables."""
         with self._writing.begin() as connection, self.dialect.alone(connection, self._tables.prefix):
             self._tables.create(connection, now)
 
-    def _transaction(
-        self, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str], began: float
-    ) -> tuple[Answer, float, Moment]:
+    def _meet(self, now: int | None) -> None:
+        """Note in the store what this caller knows of it: that it is another one, or lost writes."""
+        with self._writing.begin() as connection:
+            moment = self._tables.moment(connection, now, self._node)
+            self._tables.put_origin(connection, partial(self._met, moment))
+
+    def _met(self, moment: Moment, origin: Origin) -> Origin:
+        return met(origin, moment.now, self._caller, moment.noted, new_identity())
+
+    def _transaction(self, step: Step[Answer], began: float) -> tuple[Answer, float, Moment]:
         before = self.clock.monotonic()
-        with engine.begin() as connection:
+        with step.engine.begin() as connection:
             connection.execution_options(until=began + LONGEST_CALL)
             # The time is read when the turn has come.
-            locked = self._records.lock(connection, jobs)
-            moment = self._tables.moment(connection, now)
-            return work(connection, moment, locked), before, moment
+            locked = self._records.lock(connection, step.jobs)
+            moment = self._tables.moment(connection, step.now, self._node)
+            if self._met(moment, moment.origin) != moment.origin:
+                raise Unmet
+            self._refuse_a_stranger(moment.origin, step.verb)
+            return step.work(connection, moment, locked), before, moment
 
     def _refuse_another_version(self, error: DBAPIError) -> None:
         """Say of tables of another version rather that than what they lack."""
@@ -198,6 +228,8 @@ class SqlStore(Store):
         """Say in one line what the database said."""
         try:
             yield
+        except StoreReplaced:
+            raise
         except StoreError as error:
             raise type(error)(f"{self.shown}: {error}") from None
         except Unmade as error:
@@ -222,10 +254,11 @@ class SqlStore(Store):
             answer = transitions.register(loaded.ledger, moment.now, registrations)
             self._records.save(connection, loaded)
             self._records.drop_nodes(connection, moment.now - GONE_AFTER)
-            self._records.put_node(connection, replace(node, seen=moment.now))
+            self._records.put_node(connection, node, moment)
             return answer
 
-        return self._do(self._writing, now, work, jobs)
+        self._calls_as(node)
+        return self._do("register", self._writing, now, work, jobs)
 
     def claim(
         self, node: str, offers: Sequence[Offer], *, nonce: str, now: int | None = None
@@ -234,7 +267,7 @@ class SqlStore(Store):
         keys = [RunKey(offer.job, slot) for offer in offers for slot in offer.slots]
         keys += [key for offer in offers for key in claiming.keys_of_leap(offer)]
         return self._step(
-            now,
+            "claim", now,
             lambda ledger, now: transitions.claim(ledger, now, node, nonce, offers),
             keys=keys, jobs=[offer.job for offer in offers],
             live=[offer.job for offer in offers if offer.overlap != "allow"],
@@ -245,7 +278,7 @@ class SqlStore(Store):
         """See :meth:`Store.sent`."""
         keys = [one.key for one in published]
         self._step(
-            now,
+            "sent", now,
             lambda ledger, now: transitions.sent(ledger, now, published),
             keys=keys, jobs=[key.job for key in keys], waiting=[key.job for key in keys],
         )  # fmt: skip
@@ -266,12 +299,13 @@ class SqlStore(Store):
                 loaded = self._records.load_ahead(connection, moment)
                 transitions.rewind(loaded.ledger, moment.now)
                 self._records.save(connection, loaded)
-            self._records.put_node(connection, replace(node, seen=moment.now))
+            self._records.put_node(connection, node, moment)
             self._tables.put_latest(connection, moment.now)
             self._latest = moment.now
             return self._records.due(connection, moment.now, limit, after)
 
-        return self._do(self._reading, now, look) or self._do(self._writing, now, note)
+        self._calls_as(node)
+        return self._do("expired", self._reading, now, look) or self._do("expired", self._writing, now, note)
 
     def _is_noted(self, connection: Connection, moment: Moment, node: Node) -> bool:
         """Whether what a poll writes is near enough to what stands there."""
@@ -295,7 +329,7 @@ class SqlStore(Store):
         """See :meth:`Store.redispatch`."""
         keys = [one.key for one in asked]
         return self._step(
-            now,
+            "redispatch", now,
             lambda ledger, now: transitions.redispatch(ledger, now, node, nonce, asked),
             keys=keys, jobs=[key.job for key in keys], waiting=[key.job for key in keys],
         )  # fmt: skip
@@ -305,7 +339,7 @@ class SqlStore(Store):
     def start(self, asked: Start, *, now: int | None = None) -> Started | Stale:
         """See :meth:`Store.start`."""
         return self._step(
-            now,
+            "start", now,
             lambda ledger, now: transitions.start(ledger, now, asked),
             keys=[asked.key], jobs=[asked.key.job],
             # A late start meets the overlap policy.
@@ -314,19 +348,42 @@ class SqlStore(Store):
         )  # fmt: skip
 
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
-        """See :meth:`Store.renew`."""
+        """See :meth:`Store.renew`. Only what is forgotten needs the jobs, and all their runs."""
+        answers = self._step(
+            "renew", now, lambda ledger, now: _renewed(ledger, now, holdings),
+            keys=[held.key for held in holdings],
+        )  # fmt: skip
+        forgotten = [held for held, said in zip(holdings, answers, strict=True) if said is None]
+        put_back = iter(self._put_back(forgotten, now) if forgotten else ())
+        return [next(put_back) if said is None else said for said in answers]
+
+    def _put_back(self, holdings: Sequence[Holding], now: int | None) -> list[Renewal]:
+        """Renew what the store has forgotten, once it is noted that it has."""
+        self._lose_writes({held.store for held in holdings}, now)
+        jobs = [held.key.job for held in holdings]
         return self._step(
-            now,
-            lambda ledger, now: transitions.renew(ledger, now, holdings),
-            keys=[holding.key for holding in holdings],
-        )
+            "renew", now, lambda ledger, now: transitions.renew(ledger, now, holdings),
+            keys=[held.key for held in holdings], jobs=jobs, live=jobs,
+        )  # fmt: skip
+
+    def _lose_writes(self, known: Set[str], now: int | None) -> None:
+        """Note that the store lost some, if it is one of those that knew of them."""
+
+        def lose(connection: Connection, moment: Moment, _: Locked) -> None:
+            lost = moment.origin.reborn(moment.now, new_identity())
+            if moment.origin.identity in known:
+                self._tables.put_origin(
+                    connection, lambda origin: lost if origin == moment.origin else origin
+                )
+
+        self._do("renew", self._writing, now, lose)
 
     def finish(
         self, key: RunKey, token: str, outcome: str, *, reason: str | None = None, now: int | None = None
     ) -> bool:
         """See :meth:`Store.finish`."""
         return self._step(
-            now,
+            "finish", now,
             lambda ledger, now: transitions.finish(ledger, now, key, token, outcome, reason),
             keys=[key], jobs=[key.job], waiting=[key.job],
         )  # fmt: skip
@@ -336,7 +393,7 @@ class SqlStore(Store):
     ) -> bool:
         """See :meth:`Store.requeue`."""
         return self._step(
-            now,
+            "requeue", now,
             lambda ledger, now: transitions.requeue(
                 ledger, now, key, token, delay=delay, retries=retries, start_timeout=start_timeout
             ),
@@ -347,7 +404,7 @@ class SqlStore(Store):
         """See :meth:`Store.release`."""
         keys = [one.key for one in releases]
         return self._step(
-            now,
+            "release", now,
             lambda ledger, now: transitions.release(ledger, now, releases),
             keys=keys, jobs=[key.job for key in keys], waiting=[key.job for key in keys],
         )  # fmt: skip
@@ -357,7 +414,7 @@ class SqlStore(Store):
     def pause(self, job: str, *, reason: str, by: str, now: int | None = None) -> bool:
         """See :meth:`Store.pause`."""
         return self._step(
-            now,
+            "pause", now,
             lambda ledger, now: transitions.pause(ledger, now, job, reason, by),
             jobs=[job], live=[job],
         )  # fmt: skip
@@ -365,7 +422,7 @@ class SqlStore(Store):
     def resume(self, job: str, *, now: int | None = None) -> bool:
         """See :meth:`Store.resume`."""
         return self._step(
-            now,
+            "resume", now,
             lambda ledger, now: transitions.resume(ledger, now, job),
             jobs=[job], waiting=[job],
         )  # fmt: skip
@@ -378,7 +435,7 @@ class SqlStore(Store):
         left = limit
         searches = [self._aged(history), self._foldable, self._surplus(most)]
         while left > 0 and searches:
-            found = self._do(self._reading, now, partial(_first_that_finds, searches, left))
+            found = self._do("prune", self._reading, now, partial(_first_that_finds, searches, left))
             left -= self._forget(found, now) if found else 0
         return limit - left
 
@@ -410,7 +467,7 @@ class SqlStore(Store):
             self._records.drop(connection, gone)
             return len(gone)
 
-        return self._do(self._writing, now, work, [key.job for key in keys])
+        return self._do("prune", self._writing, now, work, [key.job for key in keys])
 
     def run(self, key: RunKey) -> Run | None:
         """See :meth:`Store.run`."""
@@ -431,6 +488,15 @@ class SqlStore(Store):
     def close(self) -> None:
         """See :meth:`Store.close`."""
         self._engine.dispose()
+
+
+def _renewed(ledger: Ledger, now: int, holdings: Sequence[Holding]) -> list[Renewal | None]:
+    """Renew what is known; None stands for what the store may have forgotten."""
+    return [
+        None if transitions.can_be_put_back(ledger.runs.get(held.key), held)
+        else transitions.renew(ledger, now, [held])[0]
+        for held in holdings
+    ]  # fmt: skip
 
 
 def _first_that_finds(

@@ -1,19 +1,19 @@
 """The tables of the SQL store: which there are, and what their rows may hold.
 
-``<prefix>_meta`` holds texts by name: the version of the tables, which store this is, when it was
-made, and the latest time a poll saw. ``_jobs``, ``_runs`` and ``_nodes`` hold the protocol's values,
-with a column for each field: texts, integers, and JSON where a field is a tuple. Reading a row
-trusts nothing, since somebody may have edited it by hand.
+``<prefix>_meta`` holds texts by name: the version of the tables, which store this is (identity,
+created, born, young: :class:`~anarchon_celery.youth.Origin`), and the latest time a poll saw.
+``_jobs``, ``_runs`` and ``_nodes`` hold the protocol's values, with a column for each field: texts,
+integers, and JSON where a field is a tuple. Reading a row trusts nothing, since somebody may have
+edited it by hand.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import (
     DDL,
@@ -40,6 +40,8 @@ from sqlalchemy.types import TypeEngine
 
 from ..errors import StoreUnusable
 from ..protocol import ACTIVE, BUFFERED, ENDED, Job, KnownSchedule, Node, Run
+from ..youth import Origin
+from . import new_identity
 from .dialects import Dialect
 
 #: Of the tables' shape: who changes a column raises it, and says how to upgrade.
@@ -59,6 +61,9 @@ Value = TypeVar("Value")
 _TYPES: dict[str, tuple[type[BigInteger | SmallInteger | Text], type]] = {
     "int": (BigInteger, int), "bool": (SmallInteger, int), "str": (Text, str), "tuple": (Text, str),
 }  # fmt: skip
+
+#: What meta holds of the store's origin.
+_ORIGIN = ("identity", "created", "born", "young")
 
 #: What is counted, and cannot be below zero.
 _COUNTS = {"dispatch", "unstarted", "attempt", "crashes", "fence", "count"}
@@ -192,13 +197,18 @@ class Unmade(Exception):
     """The tables are not there, or not whole."""
 
 
-class Moment(NamedTuple):
-    """Which store this is, and what time it is in it."""
+class Unmet(Exception):
+    """What the caller knows of the store is not noted in it."""
+
+
+@dataclass(slots=True)
+class Moment:
+    """What time it is in the store, which one it is, and when it noted that the caller's node lives."""
 
     now: int
-    identity: str
-    created: int
+    origin: Origin
     latest: int
+    noted: int | None = None
 
 
 class Tables:
@@ -217,7 +227,10 @@ class Tables:
         self.run_key = (self.runs.c.job, self.runs.c.slot, self.runs.c.kind)
         self._index()
         self._now = literal_column(dialect.now, BigInteger)
-        self._moment = select(self.meta.c.name, self.meta.c.value, self._now)
+        seen = select(self.nodes.c.seen).where(self.nodes.c.id == bindparam("node")).scalar_subquery()
+        self._moment = select(self.meta.c.name, self.meta.c.value, self._now, seen)
+        named = self.meta.c.name.in_(_ORIGIN)
+        self._origin = select(self.meta.c.name, self.meta.c.value).where(named).order_by(self.meta.c.name)
 
     def _table(self, name: str, *columns: Column[Any]) -> Table:
         table = Table(f"{self.prefix}_{name}", self.metadata, *columns, **self.dialect.table)
@@ -264,25 +277,47 @@ class Tables:
         """Make what is not there yet, in a transaction that has no other beside it."""
         self.metadata.create_all(connection)
         created = connection.execute(select(self._now)).scalar_one() if now is None else now
-        meta = {"version": VERSION, "identity": secrets.token_hex(8), "created": created, "latest": 0}
+        meta = {
+            "version": VERSION, "identity": new_identity(), "created": created, "born": created, "young": 0,
+            "latest": 0,
+        }  # fmt: skip
         known = set(connection.execute(select(self.meta.c.name)).scalars())
         lacking = [{"name": name, "value": str(meta[name])} for name in sorted(meta.keys() - known)]
         if lacking:
             connection.execute(insert(self.meta), lacking)
 
-    def moment(self, connection: Connection, now: int | None) -> Moment:
+    def moment(self, connection: Connection, now: int | None, node: str | None = None) -> Moment:
         """Read which store this is, and the time unless ``now`` says it; refuse another version's tables."""
-        rows = connection.execute(self._moment).all()
+        rows = connection.execute(self._moment, {"node": node}).all()
         said: dict[str, str] = {row[0]: row[1] for row in rows}
-        if not {"version", "identity", "created", "latest"} <= said.keys():
-            raise Unmade(f"{self.meta.name} is not whole")
-        if said["version"] != str(VERSION):
+        if said.get("version", str(VERSION)) != str(VERSION):
             raise StoreUnusable(self._of_another_version(said["version"]))
+        if not {"version", "latest", *_ORIGIN} <= said.keys():
+            raise Unmade(f"{self.meta.name} is not whole")
+        noted = rows[0][3] if isinstance(rows[0][3], int) else None
+        return Moment(
+            rows[0][2] if now is None else now, self._origin_of(said), self._number(said, "latest"), noted
+        )
+
+    def _origin_of(self, said: dict[str, str]) -> Origin:
+        return Origin(
+            identity=said["identity"], created=self._number(said, "created"), born=self._number(said, "born"),
+            follows=said["young"] != "0",
+        )  # fmt: skip
+
+    def _number(self, said: dict[str, str], name: str) -> int:
         try:
-            created, latest = int(said["created"]), int(said["latest"])
+            return int(said[name])
         except ValueError as reason:
             raise StoreUnusable(f"{self.meta.name} was edited: {reason}") from None
-        return Moment(rows[0][2] if now is None else now, said["identity"], created, latest)
+
+    def put_origin(self, connection: Connection, change: Callable[[Origin], Origin]) -> None:
+        """Change which store this is, in a transaction that writes; who comes second sees the change."""
+        said = {row[0]: row[1] for row in connection.execute(self._origin.with_for_update())}
+        if (changed := change(origin := self._origin_of(said))) != origin:
+            values = {"identity": changed.identity, "born": changed.born, "young": int(changed.follows)}
+            for name, value in sorted(values.items()):
+                self._put(connection, name, str(value))
 
     def _of_another_version(self, found: str) -> str:
         what = f"the tables {self.prefix}_* are of version {found}, this anarchon_celery works with version"
@@ -292,4 +327,7 @@ class Tables:
 
     def put_latest(self, connection: Connection, now: int) -> None:
         """Keep the latest time a poll saw."""
-        connection.execute(update(self.meta).where(self.meta.c.name == "latest").values(value=str(now)))
+        self._put(connection, "latest", str(now))
+
+    def _put(self, connection: Connection, name: str, value: str) -> None:
+        connection.execute(update(self.meta).where(self.meta.c.name == name).values(value=value))

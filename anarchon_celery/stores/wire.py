@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from ..protocol import Claim, Claimed, Job, KnownSchedule, Offer, Run, RunKey
+from ..protocol import Claim, Claimed, Holding, Job, KnownSchedule, Offer, Run, RunKey
 
 #: The fields of a run, and which are numbers: a fence comes as text, having too many digits for Lua's JSON.
 _FIELDS = tuple((field.name, str(field.type).startswith("int")) for field in fields(Run))
@@ -24,11 +24,23 @@ def named(key: RunKey) -> dict[str, Any]:
 def offered(offer: Offer) -> dict[str, Any]:
     """Return an offer."""
     asked = given(
-        offer, "job", "slots", "hash", "late", "overlap", "catch_up", "chained", "after", "claim_timeout"
-    )
+        offer, "job", "slots", "hash", "late", "overlap", "catch_up", "chained", "after", "claim_timeout",
+        "lease",
+    )  # fmt: skip
     if offer.leap is not None:
         asked["leap"] = given(offer.leap, "first", "last", "count")
     return asked
+
+
+def held(lease: Holding) -> dict[str, Any]:
+    """Return a lease; of one that its holder trusts, what it takes to put its run back."""
+    asked = named(lease.key) | {"token": lease.token}
+    if not lease.trusted:
+        return asked
+    return asked | given(
+        lease, "fence", "attempt", "lease", "owner", "task_id", "trigger", "dispatch", "claimed_at",
+        "overlap", "store",
+    )  # fmt: skip
 
 
 def items(answer: Any) -> list[Any]:

@@ -34,7 +34,7 @@ class Cluster:
             'CLUSTER_HISTORY': str(self.history_file),
             'PYTHONPATH': str(ROOT),
         }
-        self.store = open_store(store)
+        self.store = open_store(conf['anarchon_store'])
 
     def beat(self, name, *arguments, **conf):
         """Start a beat; ``conf`` are settings of this one's own."""

@@ -27,7 +27,7 @@ def test_slots_go_on_after_a_failover_of_broker_and_store(processes, tmp_path, w
     broker = {'broker_url': hosts, 'broker_transport_options': options}
     policy = {'anarchon': {'overlap': 'allow'}}
     schedule = {'tick': {'task': 'tests.cluster.app.quick', 'schedule': 1, 'options': policy}}
-    cluster = Cluster(processes, tmp_path, schedule, store=watched.url(), broker=broker)
+    cluster = Cluster(processes, tmp_path, schedule, store=watched.url(), broker=broker, anarchon_lease=3)
     del cluster.conf['anarchon_store']  # the broker is the store
     cluster.env['CLUSTER_CONF'] = json.dumps(cluster.conf)
     try:

@@ -1,15 +1,15 @@
 -- claim: decide the slots of each job, in their order; of all nodes that offer one, one wins.
 -- Asked: node, nonce; offers [{job, slots [oldest first], hash?, late, leap? {first, last, count}, overlap,
---        catch_up, chained, after?, claim_timeout}]
+--        catch_up, chained, after?, claim_timeout, lease}]
 -- Answers: [{floor?, claims [{answer, wait?, run?}], missed?, ended [run]}]
 -- Keys: job:<job>, active:<job>, buffered:<job>, run:scheduled:<slot>:<job> and the indexes of runs
 
 -- The answers that go with a record of this call's own.
 local DECIDED = names('won', 'overlap', 'paused', 'cancelled')
 
-local function all(slots, answer)
+local function all(slots, answer, wait)
   local claims = {}
-  for place = 1, #slots do claims[place] = {answer = answer} end
+  for place = 1, #slots do claims[place] = {answer = answer, wait = wait} end
   return claims
 end
 
@@ -210,6 +210,8 @@ local function claim_job(offer)
   if not job or is_unknown(schedules, offer.hash) then return {claims = all(offer.slots, 'unknown')} end
   local deciding, before, claims = new_deciding(offer, job, schedules), job.floor, {}
   local floor = deciding.bound.floor
+  local wait = young_for(offer.lease)
+  if wait then return {floor = floor, claims = all(offer.slots, 'wait', wait)} end
   if offer.chained and floor ~= offer.after then return chain_is_broken(offer, floor) end
   if is_out_of_date(offer.leap, floor) then return {floor = floor, claims = all(offer.slots, 'wait')} end
   local missed = record_leap(deciding)
@@ -227,4 +229,5 @@ for place, offer in ipairs(asked.offers) do
   shown(answer.missed)
   answers[place] = answer
 end
+see_caller()
 return answered(answers)

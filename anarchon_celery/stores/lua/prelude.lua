@@ -3,9 +3,12 @@
 -- KEYS[1]  the prefix. Its hash tag puts all keys of a store on one node of a cluster; the scripts
 --          derive all other keys from it, and redis.py describes them.
 -- ARGV[1]  JSON: what the verb asks; `now`, where a test sets the time; `identity`, a candidate;
+--          `caller` {identity?, node?, noted?}: what the caller knows of the store (see youth.py);
+--          `refuses`, if one that knows another store has to register first;
 --          `looks`, if nothing is to change; `acknowledged`, if replicas are waited for.
--- Answers  JSON: `now`, `identity`, `answer`, and `unreadable`: keys whose records were passed over;
---          or `version` alone, where the store is of another version than this script.
+-- Answers  JSON: `now`, `identity`, `young_since` if it is young or was, `noted` if the caller's node was,
+--          `answer`, and `unreadable`: keys whose records were passed over; or `refused` in place of an
+--          answer; or `version` alone, where the store is of another version than this script.
 --
 -- A record is a table: whole numbers as numbers, all else as text, and no field for None. A field
 -- that the hash lacks has the default of protocol.Run. Numbers are written by `text`, because tostring and
@@ -74,21 +77,73 @@ end
 local META, NODES, JOBS = key('meta'), key('nodes'), key('jobs')
 local RUNS, DEADLINES, WAITING, FINISHED = key('runs'), key('deadlines'), key('buffered'), key('finished')
 
-local version, identity, created = unpack(redis.call('HMGET', META, 'version', 'identity', 'created'))
+local version, identity, created, born, follows = unpack(
+  redis.call('HMGET', META, 'version', 'identity', 'created', 'born', 'young'))
 if version and whole(version) ~= VERSION then return cjson.encode({version = version}) end
-created = created and whole(created)
-if not (version and identity and created) then
-  identity, created = identity or asked.identity, now
-  redis.call('HSET', META, 'version', VERSION, 'identity', identity, 'created', text(created))
+created, born, follows = created and whole(created), born and whole(born), follows and follows ~= '0'
+if not (version and identity and created and born) then
+  identity, created, born = identity or asked.identity, created or now, born or now
+  redis.call(
+    'HSET', META, 'version', VERSION, 'identity', identity, 'created', text(created), 'born', text(born), 'young', '0')
 end
 
+-- It turned out that the store follows one that somebody knew.
+local function follow()
+  if not follows then redis.call('HSET', META, 'young', '1') end
+  follows = true
+end
+
+-- It turned out that the store lost writes: it gets another identity, and is young.
+local function lose_writes()
+  identity, born, follows = asked.identity, now, true
+  redis.call('HSET', META, 'identity', identity, 'born', text(born), 'young', '1')
+end
+
+-- For how long runs with this lease are still to be put back, or nil. Before it was born the clock went back.
+local function young_for(lease)
+  local left = follows and now >= born and born + lease - now or 0
+  return left > 0 and left or nil
+end
+
+local function node_of(id)
+  local found = redis.pcall('HGET', NODES, id)
+  local read, node = pcall(cjson.decode, found or '')
+  return read and type(node) == 'table' and node or nil, found
+end
+
+-- Whether a note that was answered is lost. A clock that went back tells nothing, nor a day's silence.
+local function has_forgotten(id, answered)
+  if not id or not answered or answered > now or answered <= now - GONE_AFTER then return false end
+  local node, found = node_of(id)
+  if not node then return not found end
+  return type(node.seen) == 'number' and node.seen < answered
+end
+
+local caller = asked.caller or {}
+if caller.identity and caller.identity ~= identity then
+  follow()
+elseif caller.identity and has_forgotten(caller.node, caller.noted) then
+  lose_writes()
+end
+
+local noted = nil
 local function answered(value)
-  return cjson.encode({now = now, identity = identity, answer = value, unreadable = unreadable})
+  return cjson.encode({
+    now = now, identity = identity, young_since = follows and born or nil, noted = noted, answer = value,
+    unreadable = unreadable,
+  })
 end
 
+if asked.refuses and caller.identity and caller.identity ~= identity then
+  return cjson.encode({now = now, identity = identity, young_since = born, refused = true})
+end
+
+-- Note that this node lives.
 local function see(node)
   redis.call('HSET', NODES, node.id, cjson.encode({name = node.name, kind = node.kind, seen = now}))
+  noted = true
 end
+
 
 -- Records ---------------------------------------------------------------------------------------
 
@@ -312,6 +367,15 @@ local function put_run(run, changes, is_new)
   if is_new then redis.call('ZADD', RUNS, text(0 - run.slot), member) end
   index(run, member, was)
   return run
+end
+
+-- Note that the node lives whose call this is, if it changed something: what it is answered must not get lost.
+local function see_caller()
+  local node = next(changed) and caller.node and node_of(caller.node)
+  if node then
+    node.seen, noted = now, true
+    redis.call('HSET', NODES, caller.node, cjson.encode(node))
+  end
 end
 
 -- Add to the changes of a run that its deadline is `span` milliseconds ahead.

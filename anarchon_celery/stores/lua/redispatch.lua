@@ -1,6 +1,6 @@
 -- redispatch: claim again what is past its deadline and still as it was seen; end what may not go on.
 -- Asked: node, nonce; runs [{job, slot, kind, state, dispatch, deadline, max_crashes, claim_timeout}]
--- Answers: [{answer, run?}]
+-- Answers: [{answer, run?, wait?}]
 -- Keys: job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
 -- What the answer was, by the state it left.
@@ -28,6 +28,8 @@ local function redispatch(seen)
   local as_seen = run and run.state == seen.state and run.dispatch == seen.dispatch
     and run.deadline == seen.deadline
   if not as_seen or seen.deadline > now then return {answer = 'taken', run = shown(run)} end
+  local wait = run.state == 'running' and young_for(run.lease or 0)
+  if wait then return {answer = 'wait', run = shown(run), wait = wait} end
   local crashes = run.crashes + (run.state == 'running' and 1 or 0)
   -- Whoever held it holds it no more, whatever becomes of it now.
   local changes = {crashes = crashes, token = false, nonce = asked.nonce}
@@ -47,4 +49,5 @@ end
 
 local answers = {}
 for place, seen in ipairs(asked.runs) do answers[place] = redispatch(seen) end
+see_caller()
 return answered(answers)

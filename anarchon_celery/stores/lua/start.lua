@@ -68,16 +68,26 @@ local function start(run, is_new)
   return {attempt = attempt, fence = fence, trigger = trigger}
 end
 
+-- Whether a run that is not known ended, and went with old history, or is one of this store's own life.
+local function is_over()
+  if asked.claimed_at >= born then return true end
+  if asked.claimed_at < created or asked.kind ~= 'scheduled' then return false end
+  local job = find_job(asked.job)
+  return job and job.floor and asked.slot <= job.floor
+end
+
 local run, is_unreadable = find_run(asked)
 if is_unreadable then return answered({why = 'unreadable'}) end
 if run and run.state == 'running' and run.token == asked.token then
   return answered({attempt = run.attempt, fence = text(run.fence), trigger = run.trigger})
 end
+local wait = young_for(asked.lease)
+if wait then return answered({why = YOUNG, wait = wait}) end
 local is_new = not run
 if is_new then
-  if asked.claimed_at >= created then return answered({why = 'unknown'}) end
-  -- Claimed before this store came to be: what is known of it is in the message. It comes as a late
-  -- start, so that it meets the overlap policy again.
+  if is_over() then return answered({why = 'unknown'}) end
+  -- Claimed before this store came to be, or lost since: what is known of it is in the message. It comes
+  -- as a late start, so that it meets the overlap policy again.
   run = {
     job = asked.job, slot = asked.slot, kind = asked.kind, state = 'published', trigger = asked.trigger,
     dispatch = asked.dispatch, unstarted = 0, attempt = 0, claimed_at = asked.claimed_at,
