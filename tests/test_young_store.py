@@ -432,6 +432,8 @@ def test_a_run_is_not_put_back_over_one_that_ended_or_was_started_later(told):
             assert "lost" == told.put_back(first).answer
             assert "lost" == told.put_back(replace(first, fence=told.run().fence)).answer
         told.finish(token="t2")
+    with nothing_written(told.store):
+        assert "lost" == told.put_back(replace(first, fence=told.run().fence + 1)).answer
 
 
 def test_a_store_old_enough_puts_a_run_back_only_if_its_job_has_no_other_active_one(wiped):
@@ -467,6 +469,16 @@ def test_the_next_start_has_a_higher_fence_though_the_stores_clock_went_back(rol
     told.now -= HOUR
     told.finish()
     assert told.begin(T - HOUR, token="t2").fence == held.fence + 1
+
+
+def test_a_lease_that_its_holder_does_not_trust_is_not_put_back_over_an_older_record(told):
+    told.claim()
+    told.sent()
+    restore = snapshot(told.store)
+    held = told.held(told.start())
+    restore()
+    with nothing_written(told.store):
+        assert "lost" == told.put_back(replace(held, trusted=False)).answer
 
 
 @pytest.mark.parametrize("overlap", ["skip", "allow"])
