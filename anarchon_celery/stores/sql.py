@@ -24,7 +24,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from .. import claiming, transitions
+from .. import claiming, folding, transitions
 from ..errors import StoreError, StoreReplaced, StoreUnreachable, StoreUnusable
 from ..ledger import Ledger
 from ..protocol import (
@@ -55,13 +55,16 @@ from .dialects import LONGEST_CALL, PATIENCE, SQLITE, Dialect
 from .mariadb import MARIADB
 from .options import A_CLASS, A_DICT, SECONDS, WHOLE, Right, refuse_wrong
 from .postgresql import POSTGRESQL
-from .records import Locked, Records
+from .records import FIRST, Locked, Records
 from .tables import VERSION, Moment, Tables, Unmade, Unmet
 from .upgrades import go
 from .versions import read_version, ways_from
 
 Answer = TypeVar("Answer")
 Work = Callable[[Connection, Moment, Locked], Answer]
+
+#: What finds runs that may go, at most so many: each alone, or several that become one.
+Search = Callable[[Connection, int, int], list[list[RunKey]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ class SqlStore(Store):
         self._tables.refuse_long_names()
         self._records = Records(self._tables)
         self._latest: int | None = None
-        self._pruned_to = ""
+        self._pruned_to, self._folded_to = "", FIRST
 
     def _made(self, url: URL, settings: Mapping[str, Any]) -> Engine:
         try:
@@ -456,29 +459,47 @@ class SqlStore(Store):
         )  # fmt: skip
 
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
-        """See :meth:`Store.prune`. The search only reads; what it found is looked at again.
+        """See :meth:`Store.prune`. The searches only read; what they found is looked at again.
 
-        With many jobs the search is spread over several calls, so that none of them takes long.
+        With many runs a search is spread over several calls, so that none of them takes long.
         """
-
-        def find(connection: Connection, moment: Moment, _: Locked) -> list[RunKey]:
-            doomed, self._pruned_to = self._records.beyond_history(
-                connection, moment.now - history, most, limit, self._pruned_to
-            )
-            return doomed
-
-        def forget(connection: Connection, moment: Moment, locked: Locked) -> int:
-            loaded = self._records.load(connection, moment, locked, keys=doomed)
-            ended = [key for key, run in loaded.runs.items() if run.ended]
-            transitions.forget(loaded.ledger, moment.now, ended)
-            self._records.save(connection, loaded)
-            self._records.drop(connection, ended)
-            return len(ended)
-
+        room = limit
+        searches = [self._aged(history), self._foldable, self._surplus(most)]
         with at_most(self.within):
-            doomed = self._do("prune", self._reading, now, find)
-            jobs = [key.job for key in doomed]
-            return self._do("prune", self._writing, now, forget, jobs) if doomed else 0
+            while room > 0 and searches and not is_late():
+                found = self._do("prune", self._reading, now, partial(_first_that_finds, searches, room))
+                room -= self._forget(found, now) if found else 0
+        return limit - room
+
+    def _aged(self, history: int) -> Search:
+        def search(connection: Connection, now: int, limit: int) -> list[list[RunKey]]:
+            return [[key] for key in self._records.aged(connection, now - history, limit)]
+
+        return search
+
+    def _foldable(self, connection: Connection, now: int, limit: int) -> list[list[RunKey]]:
+        found, self._folded_to = self._records.foldable(connection, now, limit, self._folded_to)
+        return found
+
+    def _surplus(self, most: int) -> Search:
+        def search(connection: Connection, now: int, limit: int) -> list[list[RunKey]]:
+            doomed, self._pruned_to = self._records.surplus(connection, most, limit, self._pruned_to)
+            return [[key] for key in doomed]
+
+        return search
+
+    def _forget(self, found: Sequence[Sequence[RunKey]], now: int | None) -> int:
+        """Drop runs that stand alone, and fold those that follow each other."""
+        keys = [key for chain in found for key in chain]
+
+        def work(connection: Connection, moment: Moment, locked: Locked) -> int:
+            loaded = self._records.load(connection, moment, locked, keys=keys)
+            gone = [key for chain in found for key in _gone(loaded.ledger, moment.now, chain)]
+            self._records.save(connection, loaded)
+            self._records.drop(connection, gone)
+            return len(gone)
+
+        return self._do("prune", self._writing, now, work, [key.job for key in keys])
 
     def run(self, key: RunKey) -> Run | None:
         """See :meth:`Store.run`."""
@@ -537,6 +558,25 @@ def _renewed(ledger: Ledger, now: int, holdings: Sequence[Holding]) -> list[Rene
         else transitions.renew(ledger, now, [held])[0]
         for held in holdings
     ]  # fmt: skip
+
+
+def _first_that_finds(
+    searches: list[Search], limit: int, connection: Connection, moment: Moment, _: Locked
+) -> list[list[RunKey]]:
+    """Search until something is found; what was searched is searched no more."""
+    while searches:
+        if found := searches.pop(0)(connection, moment.now, limit):
+            return found
+    return []
+
+
+def _gone(ledger: Ledger, now: int, chain: Sequence[RunKey]) -> list[RunKey]:
+    """Fold a chain, or forget the one there is; return what is to be dropped."""
+    if len(chain) > 1:
+        return folding.fold(ledger, now, chain)
+    ended = [key for key in chain if key in ledger.runs and ledger.runs[key].ended]
+    transitions.forget(ledger, now, ended)
+    return ended
 
 
 def _parsed(url: str) -> URL:
