@@ -181,10 +181,10 @@ class Desk:
         """Return the newest slot of each job that has a record."""
         found: dict[str, int] = {}  # one call tells of all jobs that fire often
         for run in self.store.runs(limit=1000):
-            found.setdefault(run.job, run.slot)
+            found.setdefault(run.job, run.until or run.slot)
         for name in stored.keys() - found.keys():
             for run in self.store.runs(job=name, limit=1):
-                found[name] = run.slot
+                found[name] = run.until or run.slot
         return found
 
     def _with_next(self, view: JobView) -> JobView:

@@ -139,7 +139,8 @@ class Run:
     ``dispatch`` numbers the publications, ``unstarted`` counts those since the last start.
     ``span`` is the length of the deadline when it was set: no deadline may lie further ahead.
     ``retries`` is set while a retry of Celery's waits to be started, ``not_before`` until when.
-    ``until`` and ``count`` belong to a ``missed`` record, which may stand for several slots.
+    ``until`` and ``count`` belong to a record that stands for several slots: a ``missed`` one, or a
+    ``skipped`` one that others were folded into.
     """
 
     job: str

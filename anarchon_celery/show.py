@@ -135,7 +135,7 @@ def _took(run: Run) -> str:
 def _why(run: Run) -> str | None:
     """The reason, and for how many slots it holds."""
     if run.count > 1 and run.until is not None:
-        least = "at least " if run.count >= COUNTED else ""
+        least = "at least " if run.state == "missed" and run.count >= COUNTED else ""
         return f"{run.reason}: {least}{run.count} slots until {iso(run.until)}"
     return run.reason
 

@@ -27,6 +27,7 @@ from rich.console import Console
 
 from anarchon_celery import cli, show
 from anarchon_celery.chain import Chain
+from anarchon_celery.folding import FOLD_AFTER
 from anarchon_celery.protocol import Node, Offer, Registration, Run, RunKey, Sent, Start
 from anarchon_celery.schedules import cron, every, once
 from anarchon_celery.slots import HOUR, MINUTE, SECOND, Leap, from_iso, iso
@@ -700,6 +701,22 @@ def test_a_count_that_stopped_is_not_shown_as_if_it_were_exact():
     assert f"nobody looked: at least 10000 slots until {iso(T + HOUR)}" == show.run_as_json(run)["reason"]
     exact = replace(run, count=9_999)
     assert f"nobody looked: 9999 slots until {iso(T + HOUR)}" == show.run_as_json(exact)["reason"]
+    folded = replace(run, state="skipped", reason="overlap")
+    assert f"overlap: 10000 slots until {iso(T + HOUR)}" == show.run_as_json(folded)["reason"]
+
+
+def test_skips_that_were_folded_show_how_many_they_are_and_the_last_of_them(desk):
+    desk.store.register(Node(id="i", name="a:1"), [Registration(job="often", hash="h")], now=T)
+    slots = tuple(range(T, T + 5))
+    desk.store.claim("a:1", [Offer(job="often", slots=slots)], nonce=new_nonce(), now=T + 5)
+    assert 3 == desk.store.prune(history=HOUR, most=9, now=T + 5 + FOLD_AFTER)
+    why = f"overlap: 4 slots until {iso(T + 4)}"
+    assert [why, None] == [run["reason"] for run in desk.json("runs", "--job", "often")]
+    assert ["often", iso(T + 1), "skipped", *why.split()] in [
+        line.split() for line in desk.run("runs", "--job", "often").output.splitlines()
+    ]
+    (last,) = [job["last_slot"] for job in desk.json("jobs") if job["job"] == "often"]
+    assert iso(T + 4) == last
 
 
 def test_resume_of_a_job_that_is_not_paused_says_so(desk):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / 'anarchon_celery'
 ROOMS = [  # from the ground up; a new module gets its room here
-    'errors durations slots wallclock daily forecast protocol youth ledger floors turns claiming transitions'
-    ' trust patience',
+    'errors durations slots wallclock daily forecast protocol youth ledger floors turns claiming holding'
+    ' transitions folding trust patience',
     'stores',
     'config crontexts moments zones sun chain clockwork schedules entries plan events headers'
     ' dispatch dispatcher scheduler decorators methods origins lease keeper task worker fencing',

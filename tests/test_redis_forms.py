@@ -16,6 +16,7 @@ from anarchon_celery.errors import StoreUnreachable, StoreUnusable
 from anarchon_celery.protocol import Holding, Node, Offer, Registration, RunKey, Start
 from anarchon_celery.stores import open_store
 from anarchon_celery.stores.addresses import address_of
+from anarchon_celery.stores.routes import MOST_LEARNT, Cluster
 from tests.processes import wait_until
 from tests.proxy import Proxy
 from tests.servers import RedisCluster, RedisServer, SecureRedisServer, WatchedRedis, free_port
@@ -730,6 +731,34 @@ def test_while_our_keys_move_to_another_node_nothing_is_done_on_either(own_clust
         assert until_it_answers(lambda: claim(store, slot=T + 1)).answer == "overlap"
         assert identity == store.identity
         assert {f"{PREFIX}:meta", f"{PREFIX}:run:scheduled:{T}:report"} <= keys_of(target)
+
+
+def test_a_node_that_was_learnt_is_asked_where_all_of_the_url_are_gone(own_cluster):
+    owner = own_cluster.owner("anarchon")
+    other = next(node for node in own_cluster.masters if node is not owner)
+    with Proxy(other.port) as seed, opened(f"redis+cluster://127.0.0.1:{seed.port}") as store:
+        begin(store)
+        seed.refuse()
+        owner.kill()
+        with pytest.raises(StoreUnreachable, match="refused"):
+            store.jobs()
+        owner.start()
+        wait_until(lambda: own_cluster.is_well(owner), 30)
+        assert [job.name for job in store.jobs()] == ["report"]
+
+
+def test_a_few_nodes_are_learnt_and_those_of_the_url_stay():
+    route = Cluster([("a", 1), ("b", 2)])
+    for port in range(10, 20):
+        route.moved(("", port))
+    route.moved(("b", 2))
+    assert route.tries == 2 + MOST_LEARNT + 1
+    asked = []
+    for _ in range(route.tries - 1):
+        asked.append(route.where())
+        route.lost()
+    assert asked == [("b", 2), ("a", 1), *(("a", port) for port in range(15, 20))]
+    assert route.where() == ("b", 2)
 
 
 @pytest.mark.slow

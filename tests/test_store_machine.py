@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 )
 
 from anarchon_celery.floors import floor_of
+from anarchon_celery.folding import FOLD_AFTER
 from anarchon_celery.protocol import (
     ACTIVE,
     BUFFERED,
@@ -329,6 +330,21 @@ class TwoStores(RuleBasedStateMachine):
         if goes == "running":
             self.begin(key, self.new("t"), overlap, lease, YOUNG, False)
 
+    @precondition(any_active)
+    @rule(
+        pick=picks, hash=hashes, number=st.integers(2, 3), apart=st.sampled_from([1, 1, 40]),
+        later=st.sampled_from([0, FOLD_AFTER - 1, FOLD_AFTER, FOLD_AFTER]),
+    )  # fmt: skip
+    def slots_are_skipped(self, pick, hash, number, apart, later):
+        """One after the other, since a run of their job goes on; and some time passes."""
+        job = self.pick(pick, *ACTIVE).job
+        for _ in range(number):
+            self.now = (self.now // GRID + apart) * GRID
+            nonce = self.new("n")
+            self.nonces[RunKey(job, self.now)].append(nonce)
+            self.tell("claim", "one:1", [Offer(job=job, hash=hash, slots=(self.now,))], nonce=nonce)
+        self.now += later
+
     @precondition(lambda self: self.any_run("claimed"))
     @rule(pick=picks, times=st.sampled_from([1, 4, 5]), max_crashes=st.sampled_from([1, 3]))
     def nobody_starts_it(self, pick, times, max_crashes):
@@ -520,8 +536,9 @@ class TwoStores(RuleBasedStateMachine):
 
     @precondition(lambda self: self.names > 8)
     @rule(
-        history=st.sampled_from([0, MINUTE, HOUR]), most=st.sampled_from([0, 2, 99]), limit=st.integers(1, 4)
-    )
+        history=st.sampled_from([0, MINUTE, HOUR, DAY, DAY]), most=st.sampled_from([0, 2, 99, 99]),
+        limit=st.integers(1, 4),
+    )  # fmt: skip
     def prune(self, history, most, limit):
         """Which ones go first is the store's own affair, so all go."""
         asked = {"history": history, "most": most, "limit": limit, "now": self.now}

@@ -10,6 +10,7 @@ import re
 import secrets
 import time
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from anarchon_celery.errors import StoreError, StoreUnreachable, StoreUnusable
+from anarchon_celery.folding import FOLD_AFTER
 from anarchon_celery.protocol import (
     OVERTAKEN,
     REMEMBERED_HASHES,
@@ -1136,6 +1138,14 @@ def test_a_run_that_was_never_begun_is_not_taken_over(story):
     story.wait_for_deadline()
     story.redispatch()
     assert Started(attempt=1, fence=story.now * 1000, trigger="scheduled") == story.start()
+
+
+def test_a_store_comes_to_be_with_its_first_step(store):
+    """A claim from before that may be one that it lost; one from then on it would know."""
+    story = Story(store)
+    story.register(now=T)
+    assert Stale(why="unknown") == story.start(claimed_at=T)
+    assert isinstance(story.start(claimed_at=T - 1), Started)
 
 
 def test_a_store_younger_than_the_claim_records_the_run_anew(story):
@@ -2811,6 +2821,231 @@ def test_the_fence_grows_on_after_history_is_forgotten(story):
     story.store.prune(history=0, most=0, now=T + 1)
     story.now = T + 1 - DAY
     assert story.start(T - DAY, claimed_at=OLD).fence == T * 1000 + 1
+
+
+# folding ----------------------------------------------------------------------------------------
+
+KEEP = {"history": 30 * DAY, "most": 1000}
+
+
+def skipped(story: Story, *minutes: int, **how) -> None:
+    """Skip slots that come due so many minutes after T."""
+    for minute in minutes:
+        story.now = T + minute * MINUTE
+        assert story.claim(story.now, nonce=f"n{minute}", **how).answer in ("overlap", "paused")
+
+
+def housekeeping(story: Story, after: int = FOLD_AFTER, **how) -> int:
+    """Prune when so much time has passed since now; return how many went."""
+    return story.store.prune(**KEEP | how, now=story.now + after)
+
+
+def told(story: Story) -> list[tuple[int, str, int, int | None]]:
+    """The job's runs, oldest first: after how many minutes, state, for how many slots and until when."""
+    return [
+        ((run.slot - T) // MINUTE, run.state, run.count, run.until and (run.until - T) // MINUTE)
+        for run in reversed(story.store.runs(job=story.job, limit=1_000_000))
+    ]
+
+
+@pytest.fixture
+def busy(story):
+    """The job's run of T goes on and on."""
+    story.begin()
+    return story
+
+
+def test_skips_that_follow_each_other_become_one_row_after_a_while(busy):
+    skipped(busy, 1, 2, 3, 4, 5)
+    before = busy.run(T + MINUTE)
+    assert housekeeping(busy, FOLD_AFTER - 1) == 3
+    assert [(0, "running", 1, None), (1, "skipped", 4, 4), (5, "skipped", 1, None)] == told(busy)
+    assert housekeeping(busy) == 1
+    last = T + 5 * MINUTE
+    assert replace(before, until=last, count=5, finished_at=last) == busy.run(T + MINUTE)
+    with nothing_written(busy.store):
+        assert housekeeping(busy) == 0
+        assert housekeeping(busy, DAY) == 0
+
+
+def test_a_later_skip_joins_the_row_there_is(busy):
+    skipped(busy, 1, 2)
+    assert housekeeping(busy) == 1
+    skipped(busy, 3)
+    assert (housekeeping(busy, FOLD_AFTER - 1), housekeeping(busy)) == (0, 1)
+    assert [(0, "running", 1, None), (1, "skipped", 3, 3)] == told(busy)
+
+
+def test_skips_are_folded_in_batches_too(busy):
+    skipped(busy, *range(1, 7))
+    assert [housekeeping(busy, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+    assert [(0, "running", 1, None), (1, "skipped", 6, 6)] == told(busy)
+
+
+def win(story: Story) -> None:
+    story.now = T + 3 * MINUTE
+    assert story.claim(story.now, overlap="allow", nonce="n3").won
+
+
+def run_to_the_end(story: Story) -> None:
+    story.now = T + 3 * MINUTE
+    story.begin(story.now, overlap="allow", token="t3")
+    assert story.finish(story.now, token="t3")
+
+
+def wait(story: Story) -> None:
+    story.now = T + 3 * MINUTE
+    assert story.claim(story.now, overlap="queue", nonce="n3").run.state == "buffered"
+
+
+def miss(story: Story) -> None:
+    story.now = T + 4 * MINUTE - 1
+    story.offer(leap=Leap(T + 3 * MINUTE, T + 4 * MINUTE - 1, 60), nonce="n3")
+
+
+@pytest.mark.parametrize("between", [pause, win, run_to_the_end, wait, miss])
+def test_what_keeps_skips_apart(busy, between):
+    """Another reason; a run of any other state."""
+    skipped(busy, 1, 2)
+    between(busy)
+    skipped(busy, 4, 5)
+    assert housekeeping(busy) == 2
+    rows = [row for row in told(busy) if row[1] == "skipped"]
+    assert [(1, "skipped", 2, 2), (4, "skipped", 2, 5)] == rows
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_runs_of_other_kinds_and_other_jobs_keep_none_apart(busy, ended):
+    other = Story(busy.store, job="repor")
+    other.register(now=T - HOUR)
+    other.begin()
+    manual = RunKey("report", T + 90 * SECOND, "manual")
+    started = busy.store.start(
+        Start(key=manual, token="m", worker="w", claimed_at=OLD, overlap="allow"), now=T + 90 * SECOND
+    )
+    assert isinstance(started, Started)
+    for minute in (1, 2, 3):
+        skipped(busy, minute)
+        skipped(other, minute)
+    if ended:
+        assert busy.store.finish(manual, "m", "succeeded", now=busy.now)
+    assert housekeeping(busy) == 4
+    assert [(0, "running", 1, None), (1, "skipped", 3, 3)] == told(other)
+    manual = (1, "succeeded" if ended else "running", 1, None)
+    assert [(0, "running", 1, None), (1, "skipped", 3, 3), manual] == told(busy)
+
+
+def test_a_slot_that_was_folded_away_is_not_claimed_anew(busy):
+    skipped(busy, 1, 2, 3)
+    assert busy.offer(*(T + minute * MINUTE for minute in (1, 2)), nonce="n2").claims[1].answer == "overlap"
+    assert housekeeping(busy) == 2
+    busy.now += HOUR
+    with nothing_written(busy.store):
+        slots = [T + minute * MINUTE for minute in (1, 2, 3)]
+        assert answers(busy.offer(*slots, nonce="n9", overlap="allow")) == ["taken"] * 3
+        assert answers(busy.offer(*slots, nonce="n1", overlap="allow")) == ["overlap", "taken", "taken"]
+
+
+def test_what_nodes_with_another_schedule_may_catch_up_is_not_folded(deploy):
+    """Of one that nobody had for hours nothing is caught up: its floor is raised, as by what is forgotten."""
+    deploy.begin(T, hash="h1")
+    skipped(deploy, 2, 3, 4, hash="h1")
+    assert housekeeping(deploy) == 0
+    assert deploy.claim(T + 3 * MINUTE, hash="h2", overlap="allow", nonce="m3").answer == "taken"
+    assert (housekeeping(deploy), {"h1": T + 4 * MINUTE, "h2": T + 3 * MINUTE}) == (1, floors(deploy))
+    deploy.register("h1", now=T + 2 * HOUR)
+    assert housekeeping(deploy, 2 * HOUR - 5 * MINUTE) == 0
+    assert housekeeping(deploy, 2 * HOUR) == 1
+    assert {"h1": T + 4 * MINUTE, "h2": T + 4 * MINUTE} == floors(deploy)
+    assert deploy.claim(T + 4 * MINUTE, hash="h2", overlap="allow", nonce="m4").answer == "taken"
+
+
+def test_what_was_decided_late_is_folded_late(deploy):
+    deploy.begin(T, hash="h1")
+    skipped(deploy, 3, 4, hash="h1")
+    deploy.now = T + 9 * MINUTE
+    earlier = [deploy.claim(T + minute * MINUTE, hash="h2", nonce="m").answer for minute in (2, 4)]
+    assert ["overlap", "taken"] == earlier
+    assert housekeeping(deploy, FOLD_AFTER - 1) == 1
+    assert [(2, "skipped", 1, None), (3, "skipped", 2, 4)] == told(deploy)[1:]
+    assert housekeeping(deploy) == 1
+    assert [(2, "skipped", 3, 4)] == told(deploy)[1:]
+    assert deploy.run(T + 2 * MINUTE).finished_at == T + 9 * MINUTE
+
+
+def test_a_schedule_holds_up_nothing_from_before_it_was_seen(busy):
+    skipped(busy, 1, 2)
+    busy.register("h2", now=T + 2 * MINUTE)
+    assert (housekeeping(busy), floors(busy)["h2"]) == (1, T + 2 * MINUTE)
+
+
+def test_a_row_that_stands_for_many_counts_as_one_and_is_as_old_as_the_last_of_them(busy):
+    assert busy.finish()
+    busy.now += 1
+    busy.begin(T + 1, token="t2")
+    skipped(busy, 1, 2, 3)
+    assert busy.store.prune(history=30 * DAY, most=2, now=busy.now + FOLD_AFTER) == 2
+    assert [(0, "succeeded", 1, None), (0, "running", 1, None), (1, "skipped", 3, 3)] == told(busy)
+    assert busy.store.prune(history=HOUR, most=2, now=busy.now + HOUR) == 1
+    assert [(0, "running", 1, None), (1, "skipped", 3, 3)] == told(busy)
+    assert busy.store.prune(history=HOUR, most=2, now=busy.now + HOUR + 1) == 1
+    assert [(0, "running", 1, None)] == told(busy)
+
+
+def a_months_slots() -> list[tuple[int, ...]]:
+    """What came due in each minute: for a quarter of an hour a slot each second, then one every hour."""
+    minutes = range(T + MINUTE, T + HOUR // 4, MINUTE)
+    seconds = [tuple(range(minute - MINUTE + SECOND, minute + 1, SECOND)) for minute in minutes]
+    return seconds + [(at,) for at in range(T + HOUR, T + 30 * DAY, HOUR)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("site", ["memory", "sqlite"], indirect=True)
+def test_a_job_that_is_skipped_for_a_month_leaves_a_handful_of_rows(busy):
+    slots, most = a_months_slots(), 0
+    for some in slots:
+        busy.now = some[-1]
+        assert {"overlap"} == set(answers(busy.offer(*some, nonce=str(some[0]))))
+        busy.store.prune(**KEEP, now=busy.now)
+        if busy.now < T + HOUR:
+            most = max(most, len(told(busy)))
+    assert housekeeping(busy) > 0
+    count = sum(map(len, slots))
+    assert [("running", 1), ("skipped", count)] == [row[1:3] for row in told(busy)]
+    assert most <= 2 + (FOLD_AFTER + MINUTE) // SECOND, "no more than what is too young"
+
+
+def live_a_month(store: Store, jobs: int = 50) -> Iterator[list[int]]:
+    """Of each job a run a day, and three that are skipped meanwhile; yield what each prune took that day."""
+    names = [f"job {number:03}" for number in range(jobs)]
+    store.register(BEAT, [Registration(job=name, hash="h") for name in names], now=T - DAY)
+    for day in range(T, T + 30 * DAY, DAY):
+        slots = tuple(range(day, day + 4 * MINUTE, MINUTE))
+        offers = [Offer(job=name, slots=slots) for name in names]
+        store.claim("one:1", offers, nonce=f"n{day}", now=slots[-1])
+        published = [Sent(key=RunKey(name, day), dispatch=1, task_id="i", supervised=False) for name in names]
+        store.sent(published, now=slots[-1])
+        gone = [1]
+        while gone[-1]:
+            gone.append(store.prune(history=7 * DAY, most=12, limit=100, now=day + HOUR))
+        yield gone[1:]
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """However slow the machine, a housekeeping looks at all runs before it is over."""
+    monkeypatch.setattr("anarchon_celery.stores.redis._LOOK_FOR", 60)
+    monkeypatch.setattr("anarchon_celery.stores.records.LOOK_FOR", 60)
+
+
+@pytest.mark.slow
+def test_a_store_that_is_used_for_a_month_stays_small(store, patient):
+    """Twelve rows of each job: of six days, else it would be seven."""
+    for day, gone in enumerate(live_a_month(store)):
+        assert max(gone) <= 100
+        assert sum(gone) == 50 * (2 if day < 6 else 4)
+        assert len(store.runs(limit=1_000_000)) == 50 * 2 * min(day + 1, 6)
+    assert len(store.jobs()) == 50
 
 
 # a clock that went back -------------------------------------------------------------------------

@@ -452,9 +452,9 @@ def with_history(store: SqlStore, server: Database, jobs: int = 20) -> list[str]
         )
         for number in range(HISTORY)
     ]
-    with store._writing.begin() as connection:
-        for at in range(0, HISTORY, 2000):  # each in the time that there is for one answer
-            connection.execute(insert(store._tables.runs), rows[at : at + 2000])
+    for at in range(0, HISTORY, 1000):  # a statement has only so many seconds
+        with store._writing.begin() as connection:
+            connection.execute(insert(store._tables.runs), rows[at : at + 1000])
     server.run("ANALYZE anarchon_runs" if is_postgresql(server) else "ANALYZE TABLE anarchon_runs")
     return names
 
@@ -511,6 +511,19 @@ def test_no_step_reads_history(server, store):
     assert [look for of_statement in slow for look in of_statement] == []
 
 
+def test_a_look_for_what_is_to_be_folded_reads_a_page_in_order(server, store):
+    with_history(store, server)
+    with statements(store) as seen:
+        assert store.prune(history=DAY, most=HISTORY, now=T) == 0
+    looks = [(statement, given) for statement, given, _ in seen if "ORDER BY anarchon_runs.job" in statement]
+    assert looks
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {looks[0][0]}", looks[0][1])
+        plan = str(cursor.fetchall())
+    assert ("Index Scan using anarchon_runs_pkey" if is_postgresql(server) else "'range', 'PRIMARY'") in plan
+    assert "sort" not in plan.lower()
+
+
 @pytest.mark.parametrize("server", ["postgresql"], indirect=True)
 def test_heartbeats_write_no_index(server, store):
     names = [f"job {number:03}" for number in range(100)]
@@ -535,6 +548,27 @@ def test_heartbeats_write_no_index(server, store):
     begun = beat(10)  # at first rows move to pages with some room
     written, in_place = (after - before for before, after in zip(begun, beat(10), strict=True))
     assert in_place >= 0.9 * written
+
+
+def test_all_leases_of_a_worker_are_renewed_by_one_statement(server, store):
+    leases = begin(store, *(f"job {number:03}" for number in range(100)))
+    with statements(store) as seen:
+        assert {answer.answer for answer in store.renew(leases, now=T + 1)} == {"ok"}
+    writes = [(statement, many) for statement, _, many in seen if statement.startswith("UPDATE")]
+    assert [many for _, many in writes] == [False]
+    assert {run.deadline for run in store.runs(limit=1000)} == {T + 1 + 30_000}
+
+
+def test_leases_of_two_lengths_are_renewed_each_by_its_own(server, store):
+    leases = begin(store, "a", "b")
+    register(store, "c", "d")
+    claim(store, "c", "d")
+    for name in "cd":
+        asked = Start(key=RunKey(name, T), token=f"t{name}", worker="w", lease=MINUTE)
+        leases.append(Holding(key=asked.key, token=asked.token, fence=store.start(asked, now=T).fence))
+    assert {answer.answer for answer in store.renew(leases[1:], now=T + 1)} == {"ok"}
+    deadlines = {run.job: run.deadline - T for run in store.runs()}
+    assert deadlines == {"a": 30_000, "b": 30_001, "c": 60_001, "d": 60_001}
 
 
 def test_an_idle_poll_only_reads(server, store):

@@ -37,7 +37,8 @@ from anarchon_celery.protocol import (
 )
 from anarchon_celery.stores import Store, open_store
 from anarchon_celery.stores.dialects import LONGEST_CALL
-from anarchon_celery.stores.sql import REPEATS, SqlStore
+from anarchon_celery.stores.sql import SqlStore
+from anarchon_celery.stores.transactions import REPEATS
 from tests.proxy import Proxy
 from tests.servers import free_port
 from tests.test_stores_sql import BEAT, HOUR, MINUTE, SECOND, T, begin, claim, refused, register, statements

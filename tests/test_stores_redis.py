@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
@@ -13,6 +14,7 @@ import pytest
 import redis
 
 from anarchon_celery.errors import StoreUnreachable, StoreUnusable
+from anarchon_celery.folding import FOLD_AFTER
 from anarchon_celery.protocol import (
     ACTIVE,
     BUFFERED,
@@ -30,6 +32,7 @@ from anarchon_celery.protocol import (
 )
 from anarchon_celery.stores import open_store
 from anarchon_celery.stores import redis as module
+from tests.test_stores import DAY, live_a_month
 
 T = 1_790_000_000_000
 BEAT = Node(id="incarnation-1", name="one:1")
@@ -772,6 +775,53 @@ def test_a_look_without_work_and_a_prune_do_not_walk_the_history(store, client):
     stats = client.info("commandstats")
     assert sum(stat["calls"] for stat in stats.values()) < 40
     assert "cmdstat_hgetall" not in stats
+
+
+def as_the_records_say(client):
+    """What the indexes of runs have to hold: nothing but what the records say."""
+    expected = {}
+    what = dict.fromkeys(ACTIVE, "active") | dict.fromkeys(ENDED, "ended")
+    scores = {"active": "deadline", "ended": "finished_at"}
+    for name in client.scan_iter(f"{PREFIX}:run:*"):
+        run = client.hgetall(name)
+        member = f"{run['job']}\0{int(run['slot']):015}\0{run['kind']}"
+        kind = what.get(run["state"], "buffered")
+        of_all = {"active": "deadlines", "ended": "finished"}.get(kind, kind)
+        score = run[scores[kind]] if kind in scores else -int(run["slot"])
+        for index, at in (("runs", None), (of_all, score), (f"{kind}:{run['job']}", None)):
+            at = -int(run["slot"]) if at is None else at
+            expected.setdefault(f"{PREFIX}:{index}", []).append((member, float(at)))
+    return {name: sorted(members, key=lambda one: (one[1], one[0])) for name, members in expected.items()}
+
+
+@pytest.mark.slow
+def test_a_month_leaves_nothing_behind(store, client, monkeypatch):
+    monkeypatch.setattr(module, "_LOOK_FOR", 60)
+    for gone in live_a_month(store):
+        assert gone[-1] == 0
+    assert as_the_records_say(client) == all_indexes(client)
+    left = Counter(key.removeprefix(f"{PREFIX}:").split(":")[0] for key in client.scan_iter())
+    singles = dict.fromkeys(("meta", "nodes", "jobs", "runs", "finished"), 1)
+    assert left == {"run": 600, "job": 50, "ended": 50} | singles
+
+
+def test_one_script_looks_at_a_page_of_ended_runs_and_the_next_call_goes_on(store, client, monkeypatch):
+    """Skips none of which can be folded, as every second one has another reason."""
+    monkeypatch.setattr(module, "_LOOK_FOR", -1)
+    begin(store, "first")
+    for slot in range(T + 1, T + 1000, 200):
+        store.claim("n", [Offer(job="first", slots=(*range(slot, slot + 200),))], nonce="n", now=T + 1000)
+    for slot in range(T + 1, T + 1000, 2):
+        client.hset(name_of(RunKey("first", slot)), "reason", "another")
+    commands = []
+    for _ in range(1000 // module._LOOK + 1):
+        client.config_resetstat()
+        assert store.prune(history=DAY, most=5_000, now=T + 1000 + FOLD_AFTER) == 0
+        stats = client.info("commandstats")
+        assert stats["cmdstat_evalsha"]["calls"] == 1
+        commands.append(sum(stat["calls"] for stat in stats.values()))
+    assert max(commands) < 7 * module._LOOK
+    assert [count > 100 for count in commands] == [True] * 5 + [False]
 
 
 def test_what_is_forgotten_leaves_no_key(store, client):

@@ -432,6 +432,7 @@ def test_a_run_is_not_put_back_over_one_that_ended_or_was_started_later(told):
             assert "lost" == told.put_back(first).answer
             assert "lost" == told.put_back(replace(first, fence=told.run().fence)).answer
         told.finish(token="t2")
+    lose_a_hair(told)
     with nothing_written(told.store):
         assert "lost" == told.put_back(replace(first, fence=told.run().fence + 1)).answer
 

@@ -170,9 +170,11 @@ class Store(ABC):
 
     @abstractmethod
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
-        """Forget ended runs older than ``history`` or beyond the ``most`` newest of their job.
+        """Make history smaller, in steps; returns how many runs went, ``limit`` at most.
 
-        Returns how many were forgotten, ``limit`` at most; the floor is raised in the same step.
+        Ended runs older than ``history`` are forgotten; then skips that follow each other are folded into one
+        (:mod:`anarchon_celery.folding`); then runs beyond the ``most`` newest of their job are forgotten. The
+        floor is raised over each in the same step.
         """
 
     @abstractmethod

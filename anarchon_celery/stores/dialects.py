@@ -97,6 +97,8 @@ class Dialect:
     #: Rows as a table to select from, made of one parameter for each column; where that is the quickest
     #: way to write many rows.
     rows: Callable[[Mapping[str, type]], FromClause] | None = None
+    #: Whether rows that come to have the same are written by one statement: where the above is not had.
+    alike_at_once: bool = False
     #: The URL and the options of the engine, made from what was configured, and for how many seconds a
     #: call waits for its turn.
     engine: Callable[[URL, Mapping[str, Any], float], tuple[URL, dict[str, Any]]]

@@ -4,7 +4,8 @@
   first, then runs, each in the order of the primary key; what the keys are is looked for without a lock.
 - There are no partial indexes: a column made of the state (``phase``) finds the live runs.
 - Texts are compared as bytes, blanks at their end too: ``utf8mb4_nopad_bin``, on MySQL ``utf8mb4_0900_bin``.
-- Many rows of one kind are written by one message: several statements, each of one row.
+- Rows that come to have the same, as renewed leases do, are written by one statement; others by one message,
+  which is several statements, each of one row.
 - The tables are made under ``GET_LOCK``: making one ends a transaction.
 - A replica is refused where it is met: when a connection is made, and when it refuses to write.
 
@@ -226,6 +227,7 @@ MARIADB = Dialect(
     names=_Name(255),
     phased=True,
     keys_first=True,
+    alike_at_once=True,
     by_index="FORCE INDEX (`{}`)",
     table={"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_row_format": "DYNAMIC"},
     longest_name=64,

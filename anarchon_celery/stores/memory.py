@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from .. import transitions
+from .. import folding, transitions
 from ..ledger import Ledger
 from ..protocol import (
     GONE_AFTER,
@@ -232,9 +232,12 @@ class MemoryStore(Store):
         """See :meth:`Store.prune`."""
 
         def step(ledger: Ledger, now: int) -> int:
-            doomed = _beyond_history(ledger, now - history, most)[:limit]
-            transitions.forget(ledger, now, doomed)
-            return len(doomed)
+            aged = _aged(ledger, now - history)[:limit]
+            transitions.forget(ledger, now, aged)
+            folded = _fold(ledger, now, limit - len(aged))
+            surplus = _surplus(ledger, most)[: limit - len(aged) - folded]
+            transitions.forget(ledger, now, surplus)
+            return len(aged) + folded + len(surplus)
 
         return self._step("prune", now, step)
 
@@ -272,14 +275,29 @@ def _wall_clock() -> int:
     return int(time.time() * 1000)
 
 
-def _beyond_history(ledger: Ledger, oldest: int, most: int) -> list[RunKey]:
-    """Ended runs that finished before ``oldest`` or are not among their job's ``most`` newest."""
-    ended = [run for run in ledger.runs.values() if run.ended]
-    ended.sort(key=lambda run: (run.job, -run.slot, run.kind))
+def _aged(ledger: Ledger, oldest: int) -> list[RunKey]:
+    """Ended runs that finished before ``oldest``."""
+    aged = [run.key for run in ledger.runs.values() if run.ended and (run.finished_at or 0) < oldest]
+    return sorted(aged, key=lambda key: (key.slot, key.job, key.kind))
+
+
+def _fold(ledger: Ledger, now: int, most: int) -> int:
+    """Fold skips that follow each other, and return how many went."""
+    scheduled = [ledger.runs[key] for key in sorted(ledger.runs) if key.kind == "scheduled"]
+    folded = 0
+    for chain in folding.chains(scheduled, now):
+        keys = folding.foldable(chain, ledger.jobs.get(chain[0].job), now, most - folded)
+        folded += len(folding.fold(ledger, now, keys))
+    return folded
+
+
+def _surplus(ledger: Ledger, most: int) -> list[RunKey]:
+    """Ended runs that are not among their job's ``most`` newest."""
+    ended = [run.key for run in ledger.runs.values() if run.ended]
     kept: dict[str, int] = {}
     doomed = []
-    for run in ended:
-        kept[run.job] = kept.get(run.job, 0) + 1
-        if kept[run.job] > most or (run.finished_at or 0) < oldest:
-            doomed.append(run.key)
+    for key in sorted(ended, key=lambda key: (key.job, -key.slot, key.kind)):
+        kept[key.job] = kept.get(key.job, 0) + 1
+        if kept[key.job] > most:
+            doomed.append(key)
     return sorted(doomed, key=lambda key: (key.slot, key.job, key.kind))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -35,20 +35,32 @@ from sqlalchemy import (
     update,
 )
 
+from ..folding import chains, foldable
 from ..ledger import Ledger
 from ..protocol import BUFFERED, ENDED, ORPHANED_AFTER, Expired, Job, Node, Run, RunKey
 from .tables import JOB, NODE, RUN, Moment, Shape, Tables
 
 logger = logging.getLogger(__name__)
 
-#: How many jobs' histories are counted at once, and for how many seconds by one call.
+#: How many jobs' histories are counted at once, and rows looked at; and for how many seconds by one call.
 JOBS_AT_ONCE = 100
+ROWS_AT_ONCE = 2_000
 LOOK_FOR = 0.2
 
 #: Rows of jobs that this transaction has.
 Locked = Sequence[Row[Any]]
 
 _BEFORE_ALL = (-1, RunKey("", 0, ""))
+
+
+class Place(NamedTuple):
+    """Where a look at the runs begins, in the order of their keys."""
+
+    job: str
+    slot: int
+
+
+FIRST = Place("", 0)
 
 
 class Loaded(NamedTuple):
@@ -76,6 +88,7 @@ class Records:
         self._live, self._over, self._waiting = tables.live, tables.over, tables.waiting
         self._all_runs = select(*tables.run_row)
         self._writes: dict[tuple[str, tuple[str, ...]], Write] = {}
+        self._alike: dict[tuple[str, tuple[str, ...]], Update] = {}
         self._warned: set[str] = set()
         self._prepare_steps()
         self._prepare_looks()
@@ -134,6 +147,14 @@ class Records:
         self._numbers = by_job.having(number > bindparam("most")).order_by(runs.job)
         self._live_numbers = by_job.where(self._live)
         over = select(*self.run_key).where(self._over).limit(bindparam("most"))
+        look = select(runs.job, runs.slot, runs.state, runs.reason, runs.finished_at, runs.until)
+        job: Any = bindparam("job")
+        slot: Any = bindparam("slot")
+        onward = (runs.job >= job, or_(runs.job > job, runs.slot >= slot))
+        look = look.where(runs.kind == "scheduled", *onward).limit(bindparam("most"))
+        # By what is not fixed of the key: else a planner would sort.
+        self._in_order = self._by_index(look.order_by(runs.job, runs.slot), self.runs, "PRIMARY")
+        self._jobs_seen = select(self.jobs).where(self.dialect.among([jobs.name], "names"))
         self._oldest = over.where(runs.job == bindparam("job")).order_by(runs.slot, runs.kind.desc())
         self._aged = over.where(runs.finished_at < bindparam("oldest")).order_by(runs.finished_at)
 
@@ -230,9 +251,28 @@ class Records:
         if fresh:
             self._write(connection, self._insert(table, shape), fresh)
         for names, rows in moved.items():
+            if self.dialect.alike_at_once:
+                rows = self._write_alike(connection, table, shape, names, rows)
             self._write(connection, self._update(table, shape, names), rows)
 
+    def _write_alike(
+        self, connection: Connection, table: Table, shape: Shape[Any], names: tuple[str, ...],
+        rows: Sequence[dict[str, Any]],
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Write the rows that come to have the same here, as renewed leases do; return the others."""
+        alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        for row in rows:
+            alike.setdefault(tuple(row[name] for name in names), []).append(row)
+        for cells, some in alike.items():
+            if len(some) > 1:
+                keys = self._listed(keys=[tuple(row[f"key_{name}"] for name in shape.key) for row in some])
+                update = self._update_alike(table, shape, names)
+                connection.execute(update, dict(zip(names, cells, strict=True)) | keys)
+        return [some[0] for some in alike.values() if len(some) == 1]
+
     def _write(self, connection: Connection, write: Write, rows: Sequence[dict[str, Any]]) -> None:
+        if not rows:
+            return
         if write.many is None or len(rows) == 1:
             connection.execute(write.each, rows)
         else:
@@ -262,6 +302,17 @@ class Records:
             many = update(table).where(*same).values({name: rows.c[name] for name in names})
         each = update(table).where(*shape.is_key(table)).values(values)
         return self._writes.setdefault((table.name, names), Write(each, many))
+
+    def _update_alike(self, table: Table, shape: Shape[Any], names: tuple[str, ...]) -> Update:
+        """The statement that writes the same into all rows of these keys; made once, as those above."""
+        if (known := self._alike.get((table.name, names))) is not None:
+            return known
+        key = [table.c[name] for name in shape.key]
+        written = update(table).where(self.dialect.among(key, "keys"))
+        if self.dialect.by_index is not None:
+            written = written.with_hint(self.dialect.by_index.format("PRIMARY"))
+        written = written.values({name: bindparam(name) for name in names})
+        return self._alike.setdefault((table.name, names), written)
 
     def drop(self, connection: Connection, keys: Sequence[RunKey]) -> None:
         """Delete these runs."""
@@ -320,25 +371,64 @@ class Records:
         rows = connection.execute(select(self.jobs).order_by(self.jobs.c.name))
         return [job for job in map(self._job_of, rows) if job is not None]
 
-    def beyond_history(
-        self, connection: Connection, oldest: int, most: int, limit: int, after: str
+    def aged(self, connection: Connection, oldest: int, limit: int) -> list[RunKey]:
+        """Return ended runs from before ``oldest``."""
+        rows = connection.execute(self._aged, {"oldest": oldest, "most": limit})
+        return [RunKey(*row) for row in rows]
+
+    def surplus(
+        self, connection: Connection, most: int, limit: int, after: str
     ) -> tuple[list[RunKey], str]:
-        """Return ended runs beyond the ``most`` newest of their job, or from before ``oldest``.
+        """Return ended runs beyond the ``most`` newest of their job.
 
         The jobs are looked at page by page, for a while: from the one behind ``after``, to the one that
         is returned; after the last one it is none.
         """
-        aged = connection.execute(self._aged, {"oldest": oldest, "most": limit})
-        doomed = dict.fromkeys(RunKey(*row) for row in aged)
+        doomed: list[RunKey] = []
         until = time.monotonic() + LOOK_FOR
         while names := connection.execute(self._page, {"after": after}).scalars().all():
-            doomed |= dict.fromkeys(self._surplus(connection, names, most, limit))
+            doomed += self._surplus(connection, names, most, limit)
             if len(doomed) >= limit:
-                return list(doomed)[:limit], after
+                return doomed[:limit], after
             after = names[-1]
             if time.monotonic() > until:
-                return list(doomed), after
-        return list(doomed), ""
+                return doomed, after
+        return doomed, ""
+
+    def foldable(
+        self, connection: Connection, now: int, limit: int, at: Place
+    ) -> tuple[list[list[RunKey]], Place]:
+        """Return chains of skips, of which ``limit`` may go.
+
+        The runs are looked at page by page, for a while: from ``at`` on, to the place that is returned;
+        after the last one it is the first.
+        """
+        found: list[list[RunKey]] = []
+        left, many, until = limit, max(ROWS_AT_ONCE, limit + 1), time.monotonic() + LOOK_FOR
+        while True:
+            asked = {"job": at.job, "slot": at.slot, "most": many}
+            rows = connection.execute(self._in_order, asked).all()
+            whole, onward = _whole_chains(rows, now, is_last=len(rows) < many)
+            for keys in self._allowed(connection, whole, now, limit):
+                found.append(keys[: left + 1])
+                left -= len(found[-1]) - 1
+                if left == 0:
+                    return found, at
+            at = onward
+            if at == FIRST or time.monotonic() > until:
+                return found, at
+
+    def _allowed(
+        self, connection: Connection, whole: Sequence[Sequence[Any]], now: int, limit: int
+    ) -> Iterator[list[RunKey]]:
+        """The keys of these chains, as far as their jobs let them be folded."""
+        if not whole:
+            return
+        listed = self._listed(names=[(name,) for name in {chain[0].job for chain in whole}])
+        jobs = {row.name: self._job_of(row) for row in connection.execute(self._jobs_seen, listed)}
+        for chain in whole:
+            if keys := foldable(chain, jobs.get(chain[0].job), now, limit):
+                yield keys
 
     def _surplus(self, connection: Connection, names: Sequence[str], most: int, limit: int) -> list[RunKey]:
         """The oldest of each job that has too many: found from the old end, so that few rows are read."""
@@ -423,3 +513,16 @@ class Records:
         if said not in self._warned:
             self._warned.add(said)
             logger.warning("%s", said)
+
+
+def _whole_chains(
+    rows: Sequence[Any], now: int, *, is_last: bool
+) -> tuple[list[list[Any]], Place]:
+    """The chains of a page, and where the next one begins: with the chain that may go on there."""
+    found = list(chains(rows, now))
+    if is_last:
+        return found, FIRST
+    last = rows[-1]
+    if found and found[-1][-1] is last and found[-1][0] is not rows[0]:
+        last = found.pop()[0]
+    return found, Place(last.job, last.slot)

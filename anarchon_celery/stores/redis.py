@@ -41,6 +41,7 @@ import logging
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha1
@@ -49,6 +50,7 @@ from typing import Any
 
 from .. import protocol
 from ..errors import StoreReplaced
+from ..folding import FOLD_AFTER
 from ..protocol import (
     ACTIVE,
     BUFFERED,
@@ -95,6 +97,7 @@ _WORDS = {
     "BUFFERED": protocol.BUFFERED,
     "LEAPT": protocol.LEAPT,
     "OVERTAKEN": protocol.OVERTAKEN,
+    "FOLD_AFTER": FOLD_AFTER,
     "YOUNG": protocol.YOUNG,
     "PUT_BACK": protocol.PUT_BACK,
 }
@@ -105,6 +108,9 @@ _GOES_ON = _READS | {"renew", "finish", "requeue", "release", "sent"}
 
 #: How many index entries one script looks at when it lists runs: others wait meanwhile.
 _PAGE = 1000
+
+#: How many ended runs one script looks at to fold them, and for how many seconds one call goes on with that.
+_LOOK, _LOOK_FOR = 200, 0.1
 
 
 def open_store(
@@ -133,6 +139,7 @@ class RedisStore(Store):
         self._link = link
         self._answering = threading.Lock()
         self._warned: set[str] = set()
+        self._folded_to: dict[str, Any] = {}
 
     # beat ---------------------------------------------------------------------------------------
 
@@ -239,8 +246,17 @@ class RedisStore(Store):
         return bool(self._call("resume", now, job=job))
 
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
-        """See :meth:`Store.prune`."""
-        return int(self._call("prune", now, history=history, most=most, limit=limit))
+        """See :meth:`Store.prune`; ended runs are looked at page by page, for a while."""
+        asked = {"history": history, "most": most, "look": _LOOK}
+        left, until = limit, time.monotonic() + _LOOK_FOR
+        while left > 0:
+            is_last = time.monotonic() > until
+            answer = self._call("prune", now, **asked, **self._folded_to, limit=left, is_last=is_last)
+            left -= answer["gone"]
+            self._folded_to = {"after": answer["after"]} if "after" in answer else {}
+            if is_last or not self._folded_to:
+                break
+        return limit - left
 
     def runs(self, *, job: str | None = None, state: str | None = None, limit: int = 50) -> list[Run]:
         """See :meth:`Store.runs`; more than a page of them is not read in one step."""

@@ -20,6 +20,9 @@ from .refusals import told
 #: How much of a call's time may go by until a sentinel has answered: less than half.
 FOR_SENTINELS = 0.45
 
+#: How many nodes of a cluster are remembered beside those of the URL: the last that had the store.
+MOST_LEARNT = 5
+
 
 class Route(Protocol):
     """The way to the server that has the store."""
@@ -58,28 +61,36 @@ class Direct:
 
 
 class Cluster:
-    """A Redis Cluster: any node tells which one has the store."""
+    """A Redis Cluster: any node tells which one has the store, of the URL or learnt from another one."""
 
     tries, moves = 1, True
 
     def __init__(self, seeds: Sequence[Host]) -> None:
         """Begin at the first of these; ask the others where it does not answer."""
-        self._seeds = list(seeds)
-        self._at = self._seeds[0]
-        self.tries = len(self._seeds) + 1
+        self._nodes = list(seeds)
+        self._learnt: list[Host] = []  # a cluster may replace all that the URL names
+        self._at = self._nodes[0]
+        self.tries = len(self._nodes) + 1
 
     def where(self) -> Host | str:
         """See :meth:`Route.where`."""
         return self._at
 
     def lost(self) -> None:
-        """Go to the next seed."""
-        self._seeds.append(self._seeds.pop(0))
-        self._at = self._seeds[0]
+        """Go to the next node; this one is asked last."""
+        # In one step, as several threads may come here.
+        self._nodes = [*(node for node in self._nodes if node != self._at), self._at]
+        self._at = self._nodes[0]
 
     def moved(self, to: Host) -> None:
         """Go where the slot of all our keys is; an empty name means the same host."""
         self._at = (to[0] or self._at[0], to[1])
+        if self._at in self._nodes:
+            return
+        self._learnt = [*self._learnt, self._at]
+        gone, self._learnt = self._learnt[:-MOST_LEARNT], self._learnt[-MOST_LEARNT:]
+        self._nodes = [*(node for node in self._nodes if node not in gone), self._at]
+        self.tries = len(self._nodes) + 1
 
 
 class Sentinels:
