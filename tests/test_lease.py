@@ -231,6 +231,7 @@ def test_the_heartbeat_puts_a_run_back_into_a_store_that_forgot_it(stage, log):
     renewed = mine.renewed_at
     wait_until(lambda: mine.renewed_at > renewed)
     mine.check()
+    assert stage.keeper.store.identity == mine.store, "which could lose it, too"
     stage.keeper.finish(mine, "succeeded")
     assert "succeeded" == stage.run().state
     assert [PUT_BACK, "finished in N ms"] == lines(log)

@@ -419,9 +419,10 @@ class TwoStores(RuleBasedStateMachine):
     # A store that forgets
 
     @precondition(lambda self: self.names > 2)
-    @rule()
-    def a_backup_is_made(self):
-        self.backups = [snapshot(store) for store in (self.model, self.other)]
+    @rule(really=seldom)
+    def a_backup_is_made(self, really):
+        if really:
+            self.backups = [snapshot(store) for store in (self.model, self.other)]
 
     @precondition(lambda self: self.backups != [] and self.held != [])
     @rule(really=seldom)
