@@ -9,7 +9,7 @@ from anarchon_celery.slots import HOUR, SECOND, iso
 from tests.cluster.cluster import interval_slots
 from tests.processes import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timed, pytest.mark.timeout(180)]
 
 POLL, DELIVERY = 1.0, 0.5
 

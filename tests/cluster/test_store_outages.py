@@ -16,7 +16,7 @@ from tests.processes import Process, wait_until
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timed, pytest.mark.slow, pytest.mark.timeout(300)]
 
 STOPPED, DEAD, CUT, LOSSY = 30.0, 5.0, 3.0, 6.0  # seconds
 

@@ -7,7 +7,7 @@ import pytest
 from tests.cluster.cluster import slot_of
 from tests.processes import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timed, pytest.mark.timeout(120)]
 
 LEASE, POLL, DELIVERY = 3.0, 1.0, 0.5
 
