@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import threading
 import time
@@ -449,13 +450,12 @@ def test_a_server_that_misses_its_replicas_is_away(own_redis_server):
 def test_a_server_that_loads_its_data_is_away(own_redis_server):
     with own_redis_server.client() as client:
         client.config_set("appendonly", "no")
-        for number in range(1000):
-            client.set(f"k{number}", "v" * 100)
+        for number in range(30):  # it looks up from loading every two megabytes
+            client.set(f"k{number}", random.randbytes(200_000))
         client.save()
     own_redis_server.stop()
     own_redis_server.close()
-    own_redis_server.options = ["--appendonly", "no", "--key-load-delay", "3000"]
-    own_redis_server.options += ["--loading-process-events-interval-bytes", "1024"]
+    own_redis_server.options = ["--appendonly", "no", "--key-load-delay", "100000"]
     own_redis_server._settle()
     own_redis_server.process.start()
     with opened(own_redis_server.url()) as store:

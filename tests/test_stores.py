@@ -2973,6 +2973,18 @@ def test_what_was_decided_late_is_folded_late(deploy):
     assert deploy.run(T + 2 * MINUTE).finished_at == T + 9 * MINUTE
 
 
+def test_two_rows_that_stand_for_several_become_one_when_what_was_between_is_skipped_too(busy):
+    """A run that was published, and whose message comes late."""
+    skipped(busy, 1, 2)
+    win(busy)
+    busy.sent(busy.now, supervised=False)
+    skipped(busy, 4, 5)
+    assert housekeeping(busy) == 2
+    assert Stale(why="overlap") == busy.start(T + 3 * MINUTE, token="t3")
+    assert housekeeping(busy) == 2
+    assert [(0, "running", 1, None), (1, "skipped", 5, 5)] == told(busy)
+
+
 def test_a_schedule_holds_up_nothing_from_before_it_was_seen(busy):
     skipped(busy, 1, 2)
     busy.register("h2", now=T + 2 * MINUTE)
