@@ -8,8 +8,9 @@ that, no two ever trust one.
 
 Nobody tells a store what it has lost. So each caller names what it knows:
 
-- The identity that answered it last. Where that is another one, this store follows that: a wiped one,
-  or a server that something else was in front of. It is young from when it came to be.
+- The identity that answered it last, and when. Where that is another one, this store follows that: a wiped
+  one, or a server that something else was in front of. It is young from when it came to be. If the other
+  one has answered since, this is an older state that came back, and gets another identity now.
 - When the store last noted that this node lives, as it was answered. Where its own record is older, or is
   gone, a write that was answered is lost, and so may be all that came after: the store gets another
   identity now.
@@ -27,9 +28,10 @@ from .protocol import GONE_AFTER
 
 
 class Caller(NamedTuple):
-    """What a caller knows of the store: its identity, and when the store noted that this node lives (ms)."""
+    """What a caller knows of the store: its identity, when it answered last, when it noted the node (ms)."""
 
     identity: str | None = None
+    at: int | None = None
     node: str | None = None
     noted: int | None = None
 
@@ -65,7 +67,8 @@ def met(origin: Origin, now: int, caller: Caller, noted: int | None, identity: s
     if caller.identity is None:
         return origin
     if caller.identity != origin.identity:
-        return replace(origin, follows=True)
+        came_back = caller.at is not None and caller.at > origin.born
+        return origin.reborn(now, identity) if came_back else replace(origin, follows=True)
     return origin.reborn(now, identity) if _has_forgotten(now, caller.noted, noted) else origin
 
 

@@ -25,6 +25,7 @@ from anarchon_celery.protocol import (
     Started,
 )
 from anarchon_celery.slots import Leap
+from anarchon_celery.stores import new_nonce
 from tests.rollback import snapshot, wipe
 from tests.test_stores import (
     BEAT,
@@ -215,6 +216,43 @@ def test_who_comes_second_finds_the_store_changed_already(rolled_back, site):
     come_back(second)
     assert (told.store.identity, told.store.young_since) == (second.store.identity, second.store.young_since)
     second.store.close()
+
+
+def test_a_store_whose_older_state_comes_back_again_is_young_again(told):
+    """Its identity is an old one then, of which nobody knows any more."""
+    restore = snapshot(told.store)
+    for _ in range(3):
+        told.begin(told.now, token=new_nonce(), overlap="allow")
+        told.now += HOUR
+        restore()
+        assert is_refused(told, lambda: told.expired())
+        come_back(told, cursor=None)
+        assert told.now == told.store.young_since
+        told.now += HOUR
+
+
+def test_a_worker_lets_a_store_know_that_an_older_state_came_back(told):
+    restore = snapshot(told.store)
+    lose_a_hair(told)
+    told.now += LEASE
+    held = told.held(told.begin(told.now), told.now)
+    told.now += SECOND
+    restore()
+    assert PUT_BACK == told.put_back(held).reason
+    assert told.now == told.worker.store.young_since
+
+
+def test_who_comes_late_does_not_make_an_old_store_young(wiped, site):
+    told, _ = wiped
+    late = Story(site.open(), now=told.now + DAY)
+    late.store.identity, late.store._at, late.store._node = told.store.identity, T, BEAT.id
+    come_back(told)
+    young_since = told.store.young_since
+    assert is_refused(late, lambda: late.expired())
+    late.register()
+    assert (young_since, told.store.identity) == (late.store.young_since, late.store.identity)
+    assert late.claim(T + DAY, nonce="n9").won
+    late.store.close()
 
 
 def test_a_store_that_lost_nothing_that_was_answered_is_the_same(story):

@@ -42,6 +42,9 @@ from .clock import StoreClock, monotonic
 #: The verbs of a beat that knows another store: it has to register first.
 REFUSED_TO_STRANGERS = frozenset({"claim", "sent", "expired", "redispatch", "prune"})
 
+#: What changes nothing: these name nothing that the caller knows.
+LOOKS = frozenset({"runs", "jobs", "nodes", "look"})
+
 #: The verbs that note, if they change a run, that their node lives: what they answered must not get lost.
 NOTED = frozenset({"claim", "redispatch"})
 
@@ -82,6 +85,7 @@ class Store(ABC):
         self.identity: str | None = None
         #: Since when it is another one than some node or holder knew (ms, store time); None if it is not.
         self.young_since: int | None = None
+        self._at: int | None = None
         self._node: str | None = None
         self._noted: int | None = None
 
@@ -213,7 +217,7 @@ class Store(ABC):
     @property
     def _caller(self) -> Caller:
         """What every call names."""
-        return Caller(self.identity, self._node, self._noted)
+        return Caller(self.identity, self._at, self._node, self._noted)
 
     def _calls_as(self, node: Node) -> None:
         """From now on calls are of this node."""
@@ -232,16 +236,21 @@ class Store(ABC):
 
     def _answered(
         self, before: float, now: int, identity: str, young_since: int | None, *, noted: bool = False,
-        registers: bool = False,
+        verb: str = "",
     ) -> None:  # fmt: skip
         """Learn from an answer the time, which store it is from, and that it notes that this node lives.
 
-        A beat goes on knowing the store that it knew, until it registers with another one.
+        A beat goes on knowing the store that it knew, until it registers with another one. Who only looks
+        learns no more than the time.
         """
         self.clock.observe(before, self.clock.monotonic(), now)
+        if verb in LOOKS:
+            return
         self.young_since = young_since
-        if registers or self._node is None:
+        if verb == "register" or self._node is None:
             self.identity = identity
+        if self.identity == identity:
+            self._at = now
         if noted:
             self._noted = now
 

@@ -102,7 +102,7 @@ class MemoryStore(Store):
             ledger.changed_runs.clear()
             self._answered(
                 before, read, ledger.origin.identity, ledger.origin.young_since, noted=is_noted,
-                registers=verb == "register",
+                verb=verb,
             )  # fmt: skip
         return answer
 

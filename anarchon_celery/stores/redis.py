@@ -73,7 +73,7 @@ from ..protocol import (
     Start,
     Started,
 )
-from . import ANOTHER, REFUSED_TO_STRANGERS, Store, Upgrade, new_identity
+from . import ANOTHER, LOOKS, REFUSED_TO_STRANGERS, Store, Upgrade, new_identity
 from .addresses import address_of
 from .clock import monotonic
 from .link import Call, Link, link_to, refuse_wrong_options
@@ -102,9 +102,8 @@ _WORDS = {
     "PUT_BACK": protocol.PUT_BACK,
 }
 
-#: The verbs that only read, and those that let go on or end what was begun.
-_READS = frozenset(("runs", "jobs", "nodes"))
-_GOES_ON = _READS | {"renew", "finish", "requeue", "release", "sent"}
+#: The verbs that only look, and those that let go on or end what was begun.
+_GOES_ON = LOOKS | {"renew", "finish", "requeue", "release", "sent"}
 
 #: How many index entries one script looks at when it lists runs: others wait meanwhile.
 _PAGE = 1000
@@ -330,14 +329,11 @@ class RedisStore(Store):
     def _call(self, verb: str, now: int | None = None, /, **asked: Any) -> Any:
         """Carry a verb out; return its answer, learn the time and the identity that come with it."""
         asked["identity"] = new_identity()  # for the case that this call begins the store
-        asked["caller"] = {name: known for name, known in self._caller._asdict().items() if known is not None}
-        asked["refuses"] = verb in REFUSED_TO_STRANGERS
         if now is not None:
             asked["now"] = now
-        begins, writes = verb not in _GOES_ON, verb not in _READS
-        if not writes:
-            asked["looks"] = True
-        elif self._link.replicas:
+        begins, writes = verb not in _GOES_ON, verb not in LOOKS
+        asked |= self._named(verb) if writes else {"looks": True}
+        if writes and self._link.replicas:
             asked["acknowledged"] = True
         words = (*_script(verb), self.prefix, json.dumps(asked, ensure_ascii=False))
         before = self.clock.monotonic()
@@ -351,10 +347,15 @@ class RedisStore(Store):
         with self._answering:
             self._answered(
                 before, envelope["now"], envelope["identity"], envelope.get("young_since"),
-                noted="noted" in envelope, registers=verb == "register",
+                noted="noted" in envelope, verb=verb,
             )  # fmt: skip
         self._warn(items(envelope["unreadable"]))
         return envelope.get("answer")
+
+    def _named(self, verb: str) -> dict[str, Any]:
+        """What this caller knows of the store, and whether the verb is for those who know it as it is."""
+        known = {name: value for name, value in self._caller._asdict().items() if value is not None}
+        return {"caller": known, "refuses": verb in REFUSED_TO_STRANGERS}
 
     def _warn(self, unreadable: Sequence[str]) -> None:
         """Name each record that was passed over, once."""

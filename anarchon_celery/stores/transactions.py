@@ -24,7 +24,7 @@ from ..errors import StoreError, StoreReplaced, StoreUnreachable, StoreUnusable
 from ..ledger import Ledger
 from ..protocol import RunKey
 from ..youth import Origin, met
-from . import NOTED, Store, new_identity
+from . import LOOKS, NOTED, Store, new_identity
 from .budget import at_most, beside, is_late, left, whole
 from .dialects import LONGEST_CALL, PATIENCE, SQLITE, Dialect
 from .mariadb import MARIADB
@@ -144,7 +144,7 @@ class TransactionalStore(Store):
         answer, before, moment = self._repeated(Step(verb, engine, now, work, jobs))
         origin, noted = moment.origin, moment.noted == moment.now
         self._answered(
-            before, moment.now, origin.identity, origin.young_since, noted=noted, registers=verb == "register"
+            before, moment.now, origin.identity, origin.young_since, noted=noted, verb=verb
         )
         return answer
 
@@ -193,7 +193,7 @@ class TransactionalStore(Store):
             # The time is read when the turn has come.
             locked = self._records.lock(connection, step.jobs)
             moment = self._tables.moment(connection, step.now, self._node)
-            if self._met(moment, moment.origin) != moment.origin:
+            if step.verb not in LOOKS and self._met(moment, moment.origin) != moment.origin:
                 raise Unmet
             self._refuse_a_stranger(moment.origin, step.verb)
             return step.work(connection, moment, locked), before, moment

@@ -3,7 +3,7 @@
 -- KEYS[1]  the prefix. Its hash tag puts all keys of a store on one node of a cluster; the scripts
 --          derive all other keys from it, and redis.py describes them.
 -- ARGV[1]  JSON: what the verb asks; `now`, where a test sets the time; `identity`, a candidate;
---          `caller` {identity?, node?, noted?}: what the caller knows of the store (see youth.py);
+--          `caller` {identity?, at?, node?, noted?}: what the caller knows of the store (see youth.py);
 --          `refuses`, if one that knows another store has to register first;
 --          `looks`, if nothing is to change; `acknowledged`, if replicas are waited for.
 -- Answers  JSON: `now`, `identity`, `young_since` if it is young or was, `noted` if the caller's node was,
@@ -121,7 +121,7 @@ end
 
 local caller = asked.caller or {}
 if caller.identity and caller.identity ~= identity then
-  follow()
+  if caller.at and caller.at > born then lose_writes() else follow() end
 elseif caller.identity and has_forgotten(caller.node, caller.noted) then
   lose_writes()
 end
