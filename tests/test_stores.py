@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from anarchon_celery.errors import StoreError, StoreUnreachable, StoreUnusable
+from anarchon_celery.errors import StoreError, StoreReplaced, StoreUnreachable, StoreUnusable
 from anarchon_celery.folding import FOLD_AFTER
 from anarchon_celery.protocol import (
     OVERTAKEN,
@@ -3256,10 +3256,12 @@ def test_a_wiped_store_is_another_and_learns_its_jobs_back(site, story, request)
     before = story.store.identity
     wipe(site, request)
     story.now += MINUTE
-    assert story.claim(T + MINUTE, nonce="n2").answer == "unknown"
-    assert before != story.store.identity
+    with pytest.raises(StoreReplaced):
+        story.claim(T + MINUTE, nonce="n2")
     assert everything(story.store) == ([], [])
     assert story.register(cursor=T, first_seen=T - HOUR, supervised=True).floor == T
+    assert before != story.store.identity
+    story.now += MINUTE
     assert answers(story.offer(T, T + MINUTE, nonce="n3")) == ["taken", "won"]
     assert story.renew(fence=1) == Renewal(answer="lost", reason="the store does not know the run")
 
