@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .floors import decide, floor_of, is_unknown
+from .floors import decide, floor_of, is_below, is_unknown
 from .ledger import Ledger
 from .protocol import BUFFERED, LEAPT, OVERTAKEN, Claim, Claimed, Job, Offer, Run, RunKey
 from .turns import buffer, end_for_another, promote, until
@@ -22,7 +22,10 @@ Answer = Literal["won", "overlap", "paused", "cancelled", "taken"]
 
 
 def claim(ledger: Ledger, now: int, node: str, nonce: str, offers: Sequence[Offer]) -> list[Claimed]:
-    """Decide the slots of each job, in their order."""
+    """Decide the slots of each job, in their order; none if the store lost what it had decided."""
+    jobs = [(ledger.jobs.get(offer.job), offer) for offer in offers]
+    if any(job is not None and is_below(job, offer.hash, offer.floor, now) for job, offer in jobs):
+        ledger.lose_writes(now)
     return [_claim_job(ledger, now, node, nonce, offer) for offer in offers]
 
 

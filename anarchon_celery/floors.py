@@ -12,6 +12,12 @@ from .ledger import Ledger
 from .protocol import COMEBACK_AFTER, REMEMBERED_HASHES, Job, KnownSchedule, Registration
 
 
+def is_below(job: Job, hash: str | None, told: int | None, now: int) -> bool:
+    """Whether a schedule is decided less far than a node was told: what was decided beyond is lost."""
+    floor = floor_of(job, hash)
+    return told is not None and told <= now and (floor is None or floor < told)
+
+
 def is_unknown(job: Job, hash: str | None) -> bool:
     """Whether a node has to register first: the job or its schedule, unless it may have been forgotten."""
     if hash is None or job.known(hash) is not None:

@@ -28,6 +28,11 @@ from .turns import buffer, end, is_held_back, until
 # start ------------------------------------------------------------------------------------------
 
 
+#: A message of a run that is not known may be of one that went with history, if it is this much older (ms)
+#: than the loss of writes; else its claim is among them.
+HISTORY_AT_LEAST = 86_400_000
+
+
 def start(ledger: Ledger, now: int, asked: Start) -> Started | Stale:
     """Give the run to this delivery, under a new fence, if it may have it."""
     run = ledger.runs.get(asked.key)
@@ -51,7 +56,8 @@ def _recorded_anew(ledger: Ledger, asked: Start) -> Run | None:
         return None
     job = ledger.jobs.get(asked.key.job)
     is_decided = job is not None and job.floor is not None and asked.key.slot <= job.floor
-    if asked.claimed_at >= ledger.origin.created and is_decided and asked.key.kind == "scheduled":
+    is_old = ledger.origin.created <= asked.claimed_at < ledger.origin.born - HISTORY_AT_LEAST
+    if is_old and is_decided and asked.key.kind == "scheduled":
         return None  # it was not lost: it ended, and went with old history
     # It comes as a late start, so that it meets the overlap policy again.
     return Run(

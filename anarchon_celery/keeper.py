@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,7 +32,7 @@ from .events import (
 )
 from .headers import Order
 from .lease import Cancelled, HandedOver, HeldLease, LeaseLost
-from .protocol import PUT_BACK, Release, Stale
+from .protocol import PUT_BACK, Holding, Release, Stale
 from .stores import Store
 from .stores.clock import monotonic
 from .trust import LOOK_EVERY
@@ -255,7 +256,7 @@ class Keeper:
     def _renew(self, leases: list[HeldLease]) -> None:
         """Renew all of them in one call."""
         asked_at = monotonic()
-        answers = self.store.renew([lease.holding for lease in leases])
+        answers = self.store.renew([_to_renew(lease) for lease in leases])
         for lease, answer in zip(leases, answers, strict=True):
             if answer.answer == "ok":
                 lease.renewed(asked_at, answer.store)
@@ -265,6 +266,11 @@ class Keeper:
                 self.ask_to_stop(lease, answer.reason)
             elif self.holds(lease) and not lease.ending:
                 self.lose(lease, answer.reason)
+
+
+def _to_renew(lease: HeldLease) -> Holding:
+    """A run whose end is being recorded may be over: it is not put back by a heartbeat."""
+    return replace(lease.holding, trusted=lease.holding.trusted and not lease.ending)
 
 
 def _wants_renewal(lease: HeldLease, now: float) -> bool:

@@ -18,6 +18,7 @@ class Ledger:
         """Hold these records of the store of that origin; its next identity, if it needs one."""
         self.origin = origin or Origin()
         self.next_identity = next_identity
+        self.known_as: str | None = None  #: the identity that who calls knows
         self.jobs = {job.name: job for job in jobs}
         self.runs: dict[RunKey, Run] = {}
         self.active: dict[str, dict[RunKey, Run]] = {}

@@ -78,7 +78,7 @@ class Plan:
     def _registration(self, job: PlannedJob) -> Registration:
         job.hash = job.times.key
         return Registration(
-            job=job.name, hash=job.hash, cursor=job.cursor, first_seen=job.first_seen,
+            job=job.name, hash=job.hash, cursor=job.cursor, floor=job.floor, first_seen=job.first_seen,
             effective=None if job.cursor is None else job.effective,
             supervised=job.learnt if job.supervised is None else job.supervised, paused=job.paused,
         )  # fmt: skip
@@ -194,7 +194,7 @@ class Plan:
             job=job.name, hash=job.hash, slots=found.slots, late=found.late, leap=found.leap,
             overlap=job.policy.overlap, catch_up=job.policy.catch_up,
             chained=job.times.chained, after=job.floor if job.times.chained else None,
-            claim_timeout=self.claim_timeout, lease=job.policy.lease,
+            claim_timeout=self.claim_timeout, lease=job.policy.lease, floor=job.floor,
         )  # fmt: skip
         return [offer]
 
@@ -210,9 +210,18 @@ class Plan:
         decided = [claim.key.slot for claim in in_order if claim.answer in DECIDED]
         cursor = max([cursor, *decided])
         job.floor = answer.floor
+        self._note_pause(job, answer)
         job.not_before = now + self._wait(job, answer, is_moved=cursor != job.cursor, has_won=bool(decided))
         with self._or_drop(job):
             self._move(job, cursor)
+
+    def _note_pause(self, job: PlannedJob, answer: Claimed) -> None:
+        """Keep in mind whether the job is paused, for a store that forgets it."""
+        said = {claim.answer for claim in answer.claims}
+        if "won" in said:
+            job.paused = None
+        elif "paused" in said:
+            job.paused = job.paused or "paused"
 
     def _wait(self, job: PlannedJob, answer: Claimed, *, is_moved: bool, has_won: bool) -> int:
         """For how long not to offer the job: until its slot is due, or the run before it may have ended."""

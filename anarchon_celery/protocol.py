@@ -243,12 +243,13 @@ class Node:
 class Registration:
     """One job as a node knows it: its schedule's hash, and what the node remembers of the job.
 
-    A node that has just started has no ``cursor``; ``effective`` is what it was answered before.
+    A node that has just started has no ``cursor``; ``effective`` and ``floor`` are what it was told before.
     """
 
     job: str
     hash: str
     cursor: int | None = None
+    floor: int | None = None
     effective: int | None = None
     first_seen: int | None = None
     supervised: bool = False
@@ -260,7 +261,8 @@ class Offer:
     """The slots of one job that came due, oldest first; the first ``late`` of them are late.
 
     ``hash`` is the schedule they are of. Of a ``chained`` one each slot depends on the one before: it was
-    computed from the floor ``after``, and if that is not the floor any more nothing is decided.
+    computed from the floor ``after``, and if that is not the floor any more nothing is decided. ``floor`` is
+    what the node was told: where the store's own is lower, it lost writes.
     """
 
     job: str
@@ -274,6 +276,7 @@ class Offer:
     after: int | None = None
     claim_timeout: int = 10_000
     lease: int = 30_000
+    floor: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +289,7 @@ class Redispatch:
     deadline: int
     max_crashes: int = 3
     claim_timeout: int = 10_000
+    lease: int = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

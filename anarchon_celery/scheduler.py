@@ -153,9 +153,13 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         now = self.store.clock.now()
         if self._registered_at is not None and now - self._registered_at < REGISTER_EVERY:
             return
-        for some in _chunks(self.plan.registrations()):
+        stores = set()
+        for some in [*_chunks(self.plan.registrations())] or [[]]:  # a node without jobs registers, too
             self.plan.learn(self.store.register(self.node, some))
+            stores.add(self.store.identity)
         self._notice_jump()
+        if len(stores) > 1:
+            return  # it was replaced meanwhile: all jobs at the next look
         self._registered_at = self.store.clock.now()  # a clock that went back has been registered with now
         if not self._started:
             self._started = True
@@ -240,10 +244,12 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
     def _may_take(self, run: Run, orphaned: frozenset[str]) -> bool:
         if run.job not in self.plan.jobs:
             return run.job in orphaned
-        if run.state != "running":
+        if run.state not in ("running", "queued"):
             return True
-        is_young = young_for(self.store.young_since, run.lease or 0, self.store.clock.now())
-        return not (is_young or self._hold_off.on(self.store.clock.monotonic()))
+        lease = max(run.lease or 0, self.plan.jobs[run.job].policy.lease)
+        if young_for(self.store.young_since, lease, self.store.clock.now()):
+            return False
+        return run.state == "queued" or not self._hold_off.on(self.store.clock.monotonic())
 
     def _redispatch(self, runs: Sequence[Run]) -> None:
         if runs:
@@ -265,7 +271,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         policy = job.policy if job is not None else self.config.policy
         return Redispatch(
             key=run.key, state=run.state, dispatch=run.dispatch, deadline=run.deadline or 0,
-            max_crashes=policy.max_crashes, claim_timeout=self.config.claim_timeout,
+            max_crashes=policy.max_crashes, claim_timeout=self.config.claim_timeout, lease=policy.lease,
         )  # fmt: skip
 
     # when things go wrong -----------------------------------------------------------------------

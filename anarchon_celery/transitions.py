@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Literal
 
 from .claiming import claim
-from .floors import cut, decide, higher, with_schedule
+from .floors import cut, decide, higher, is_below, with_schedule
 from .holding import can_be_put_back, finish, lost_to, release, renew, requeue, start
 from .ledger import Ledger
 from .protocol import (
@@ -48,7 +48,17 @@ __all__ = [
 
 def register(ledger: Ledger, now: int, registrations: Sequence[Registration]) -> list[Registered]:
     """Remember jobs and schedule hashes; answer what is known of each."""
+    if any(_is_lost(ledger, now, asked) for asked in registrations):
+        ledger.lose_writes(now)
     return [_register(ledger, now, asked) for asked in registrations]
+
+
+def _is_lost(ledger: Ledger, now: int, asked: Registration) -> bool:
+    """Whether the store decided more for this node than it knows of, though it is the one that decided."""
+    job = ledger.jobs.get(asked.job)
+    if job is None or job.known(asked.hash) is None or ledger.known_as != ledger.origin.identity:
+        return False
+    return is_below(job, asked.hash, asked.floor, now)
 
 
 def _register(ledger: Ledger, now: int, asked: Registration) -> Registered:
@@ -57,6 +67,9 @@ def _register(ledger: Ledger, now: int, asked: Registration) -> Registered:
     supervised = job.supervised or asked.supervised
     job = replace(with_schedule(job, now, asked), seen=max(job.seen, now), supervised=supervised)
     ledger.put_job(job)
+    if ledger.origin.is_wiped and is_below(job, asked.hash, asked.floor, now):
+        decide(ledger, job, asked.floor or 0, asked.hash)  # another node knew less
+        job = ledger.jobs[job.name]
     if job.paused is not None and (known is None or known.paused is None):
         hold_back(ledger, now, job.name)
     return _registered(job, asked)
@@ -110,7 +123,9 @@ def _redispatch(ledger: Ledger, now: int, node: str, nonce: str, seen: Redispatc
     )  # fmt: skip
     if run is None or not as_seen or seen.deadline > now:
         return Claim(key=seen.key, answer="taken", run=run)
-    if run.state == "running" and (wait := ledger.young_for(run.lease or 0, now)):
+    # What runs is its holder's; what is queued could not start.
+    lease = max(run.lease or 0, seen.lease)
+    if run.state in ("running", "queued") and (wait := ledger.young_for(lease, now)):
         return Claim(key=seen.key, answer="wait", run=run, wait=wait)
     # Whoever held it holds it no more, whatever becomes of it now.
     run = replace(run, crashes=run.crashes + (run.state == "running"), token=None, nonce=nonce)

@@ -11,6 +11,7 @@ Nobody tells a store what it has lost. So each caller names what it knows:
 - The identity that answered it last, and when. Where that is another one, this store follows that: a wiped
   one, or a server that something else was in front of. It is young from when it came to be. If the other
   one has answered since, this is an older state that came back, and gets another identity now.
+- Up to where a schedule is decided, as it was told. Where the store says less, the same holds as in the next.
 - When the store last noted that this node lives, as it was answered. Where its own record is older, or is
   gone, a write that was answered is lost, and so may be all that came after: the store gets another
   identity now.
@@ -50,6 +51,11 @@ class Origin:
     follows: bool = False
 
     @property
+    def is_wiped(self) -> bool:
+        """Whether nothing of before is here: then what nodes remember is all that is known."""
+        return self.follows and self.born == self.created
+
+    @property
     def young_since(self) -> int | None:
         """When the store began to be young (ms); None for one that follows no other."""
         return self.born if self.follows else None
@@ -80,7 +86,10 @@ def _has_forgotten(now: int, answered: int | None, noted: int | None) -> bool:
 
 
 def young_for(young_since: int | None, lease: int, now: int) -> int:
-    """Return for how long (ms) runs with this lease are still to be put back; 0 if not."""
-    if young_since is None or now < young_since:  # then the store's clock went back
+    """Return for how long (ms) runs with this lease are still to be put back; 0 if not.
+
+    Where the store's clock went back meanwhile it is one lease; by more than a lease, and nothing is known.
+    """
+    if young_since is None or now < young_since - lease:
         return 0
-    return max(0, young_since + lease - now)
+    return min(lease, max(0, young_since + lease - now))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,8 +84,10 @@ def known(*, floor: int, **how) -> Plan:
 
 
 def offered(plan: Plan, now: int) -> Offer:
+    """What the one job offers; the floor that it was told goes with every offer."""
     (offer,) = plan.due(now)
-    return offer
+    assert offer.floor == plan.jobs[offer.job].floor
+    return replace(offer, floor=None)
 
 
 def answer(*claims: tuple[int, Any], floor: int | None, wait: int = 0) -> Claimed:
@@ -108,7 +111,7 @@ def test_an_old_node_tells_what_it_remembers_too():
     plan = known(floor=T)
     plan.learn([told(floor=T + MINUTE, first=T - HOUR, supervised=True)])
     expected = Registration(
-        job="report", hash=Interval(MINUTE).key, cursor=T + MINUTE, effective=T - HOUR,
+        job="report", hash=Interval(MINUTE).key, cursor=T + MINUTE, floor=T + MINUTE, effective=T - HOUR,
         first_seen=T - HOUR, supervised=True,
     )  # fmt: skip
     assert [expected] == plan.registrations()
@@ -265,6 +268,16 @@ def test_the_policy_of_the_job_goes_with_the_offer():
     assert Offer(job="report", slots=(T + MINUTE,), overlap="allow", claim_timeout=7_000) == offered(
         plan, T + MINUTE
     )
+
+
+def test_whether_a_job_is_paused_is_remembered_from_the_answers():
+    plan = known(floor=T)
+    plan.due(T + MINUTE)
+    plan.decided(answer((T + MINUTE, "paused"), floor=T + MINUTE), T + MINUTE)
+    assert ["paused"] == [asked.paused for asked in plan.registrations()]
+    plan.due(T + 2 * MINUTE)
+    plan.decided(answer((T + 2 * MINUTE, "won"), floor=T + 2 * MINUTE), T + 2 * MINUTE)
+    assert [None] == [asked.paused for asked in plan.registrations()]
 
 
 # On time and late -------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anarchon_celery import scheduler
 from anarchon_celery.protocol import PUT_BACK, Holding, Start
 from tests.rollback import snapshot, wipe
 from tests.stage import T, clock, lines, log, on_every_store, stage
@@ -110,6 +111,36 @@ def test_a_run_past_its_deadline_is_left_to_its_holder_while_the_store_is_young(
     assert ("running", 0) == (stage.the_run().state, stage.the_run().crashes)
     stage.play(57_000, *beats)
     assert ("queued", 1) == (stage.the_run().state, stage.the_run().crashes)
+
+
+def test_a_beat_whose_jobs_are_all_gone_registers_with_another_store_too(stage, log):
+    beat = stage.beat(sync())
+    beat.tick()
+    beat.plan.jobs.clear()
+    wipe(stage.store.store)
+    stage.run(beat, 3_000)
+    assert 0 < beat.tick()
+    assert 1 == len(lines(log, FORGOT))
+    assert 1 == len(stage.store.nodes())
+
+
+def test_a_beat_whose_store_is_replaced_between_two_chunks_registers_all_jobs_again(stage, monkeypatch):
+    monkeypatch.setattr(scheduler, "CHUNK", 1)
+    jobs = {f"job-{n}": sync()["sync"] for n in range(3)}
+    beat, faults = stage.faulty_beat(jobs)
+    beat.tick()
+    beat._registered_at = None
+    calls = faults.calls["register"]
+
+    def wipe_after_the_first(verb: str) -> bool:
+        if verb == "register" and faults.calls["register"] == calls + 1:
+            wipe(stage.store.store)
+        return False
+
+    faults.loses = wipe_after_the_first
+    stage.run(beat, 2_000)
+    assert set(jobs) == {job.name for job in stage.store.jobs()}
+    assert calls + 6 == faults.calls["register"]
 
 
 def test_what_was_asked_of_a_store_that_forgot_it_is_asked_again(stage, log):

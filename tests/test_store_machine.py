@@ -69,7 +69,7 @@ GRID = 10 * SECOND
 
 EXAMPLES = int(os.environ.get("ANARCHON_TEST_EXAMPLES", "0"))
 STORIES = settings(
-    max_examples=EXAMPLES or 100,
+    max_examples=EXAMPLES or 60,
     stateful_step_count=50,
     derandomize=not EXAMPLES,
     print_blob=True,
@@ -601,6 +601,7 @@ def told_again(offer: Offer, answer: Claimed) -> Claimed:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
 def test_a_store_tells_every_story_as_the_memory_store_does(kind, request):
     run_state_machine_as_test(lambda: TwoStores(new_site(kind, request).open()), settings=STORIES)

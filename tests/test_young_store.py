@@ -18,6 +18,7 @@ from anarchon_celery.protocol import (
     Claim,
     Holding,
     Redispatch,
+    Registration,
     Renewal,
     Run,
     Sent,
@@ -352,12 +353,23 @@ def test_nothing_that_runs_is_dispatched_again_and_all_else_is(told):
         answer = told.redispatch(seen=seen["running"])
     assert ("wait", LEASE, "running") == (answer.answer, answer.wait, answer.run.state)
     assert told.redispatch(T + SECOND, seen=seen["claimed"], nonce="m2").won
-    told.now += LEASE
+    told.sent(T + SECOND, start_timeout=1)
+    told.now += 1
+    with nothing_written(told.store):
+        queued = told.redispatch(T + SECOND, nonce="m4")
+    assert ("wait", LEASE - 1) == (queued.answer, queued.wait), "it could not start"
+    told.now += LEASE - 1
     assert told.redispatch(seen=seen["running"], nonce="m3").won
 
 
-def test_before_its_time_it_is_not_young(rolled_back):
-    """Its clock went back behind the moment when it lost writes."""
+def test_while_its_clock_goes_back_a_little_it_stays_young(rolled_back):
+    told, _ = rolled_back
+    come_back(told, cursor=None)
+    told.now -= 500
+    assert LEASE == told.claim(T, nonce="n2").wait
+
+
+def test_where_its_clock_went_back_by_more_than_a_lease_it_is_not_young(rolled_back):
     told, _ = rolled_back
     come_back(told, cursor=None)
     told.now -= MINUTE
@@ -588,16 +600,90 @@ def test_the_message_of_a_lost_claim_starts_its_run_once_the_store_is_old_enough
 def test_the_message_of_a_run_that_ended_and_was_forgotten_with_old_history_starts_nothing(told):
     told.begin()
     told.finish()
-    told.now += HOUR
+    told.now += 2 * DAY
     told.store.prune(history=MINUTE, most=1, now=told.now)
-    restore = snapshot(told.store)
-    told.claim(T + HOUR, nonce="n2")
-    restore()
-    told.now += SECOND
-    come_back(told, cursor=None)
+    lose_a_hair(told)
     told.now += LEASE
-    assert told.store.young_since == T + HOUR + SECOND
-    assert Stale(why="unknown") == told.start(token="t2", claimed_at=T)
+    with nothing_written(told.store):
+        assert Stale(why="unknown") == told.start(token="t2", claimed_at=T)
+
+
+def test_the_message_of_a_claim_that_was_lost_with_its_job_starts_its_run(story, site):
+    """The floor was learnt back from the node: it says nothing of a record."""
+    restore = snapshot(story.store)
+    new = Story(story.store, job="new")
+    new.register()
+    new.claim()
+    restore()
+    new.now += SECOND
+    assert is_refused(new, lambda: new.expired())
+    new.register(cursor=T, floor=T, first_seen=T)
+    new.now += LEASE
+    assert isinstance(new.start(claimed_at=T), Started)
+    assert "taken" == new.claim(nonce="n2").answer
+
+
+# What nodes were told ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lost_race(story, site):
+    """Another node won the slot T; this one was told so, and then the store forgot it."""
+    restore = snapshot(story.store)
+    winner = Story(site.open())
+    winner.store.register(OTHER, [Registration(job="report", hash="h1")], now=T)
+    assert winner.claim(nonce="n2").won
+    assert ("taken", T) == (story.claim().answer, story.record().floor)
+    winner.store.close()
+    restore()
+    story.now += SECOND
+    return story
+
+
+def test_a_node_that_was_told_of_a_claim_lets_the_store_know_that_it_is_lost(lost_race):
+    story, before = lost_race, lost_race.store.identity
+    with nothing_written(story.store):
+        assert ["wait"] == answers(story.offer(T + MINUTE, hash="h1", nonce="n3", floor=T))
+    assert story.now == story.store.young_since
+    assert is_refused(story, lambda: story.expired())
+    assert story.register(cursor=T, floor=T).floor is None, "and it goes back to the slot"
+    assert before != story.store.identity
+    story.now += LEASE
+    assert ["won"] == answers(story.offer(T, hash="h1", nonce="n4"))
+
+
+def test_so_does_one_that_registers_again(lost_race):
+    before = lost_race.store.identity
+    assert lost_race.register(cursor=T, floor=T).floor is None
+    assert before != lost_race.store.identity
+    assert lost_race.now == lost_race.store.young_since
+
+
+def test_a_floor_that_the_store_has_is_no_lost_write(story):
+    story.claim(hash="h1")
+    before = story.store.identity
+    story.now += MINUTE
+    story.register(cursor=T, floor=T)
+    assert ["overlap"] == answers(story.offer(T + MINUTE, hash="h1", nonce="n2", floor=T))
+    story.expired()
+    story.now -= HOUR  # its clock went back, and all that lies ahead is cut
+    story.expired()
+    story.now += SECOND
+    assert ["won"] == answers(story.offer(story.now, hash="h1", nonce="n3", floor=T, overlap="allow"))
+    assert (before, None) == (story.store.identity, story.store.young_since)
+
+
+def test_a_wiped_store_is_told_by_each_node_what_was_decided(wiped, site):
+    """Whoever registers first may know less."""
+    told, _ = wiped
+    other = Story(site.open(), now=told.now)
+    other.store.identity = told.store.identity  # it knew the store before, too
+    come_back(told, cursor=T - MINUTE, floor=T - MINUTE)
+    assert other.register(cursor=T, floor=T).floor == T
+    assert other.store.identity == told.store.identity
+    other.store.close()
+    told.now += LEASE
+    assert "taken" == told.claim(T, hash="h1", nonce="n2").answer
 
 
 def test_no_two_starts_have_one_fence_whatever_was_lost(told):

@@ -93,7 +93,7 @@ class MemoryStore(Store):
         with room.lock:
             read = _wall_clock() if now is None else now
             ledger = room.ledger_at(read)
-            ledger.next_identity = new_identity()
+            ledger.next_identity, ledger.known_as = new_identity(), self.identity
             ledger.origin = self._met(ledger, read)
             self._refuse_a_stranger(ledger.origin, verb)
             answer = transition(ledger, read)

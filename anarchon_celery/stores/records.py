@@ -38,6 +38,7 @@ from sqlalchemy import (
 from ..folding import chains, foldable
 from ..ledger import Ledger
 from ..protocol import BUFFERED, ENDED, ORPHANED_AFTER, Expired, Job, Node, Run, RunKey
+from . import new_identity
 from .tables import JOB, NODE, RUN, Moment, Shape, Tables
 
 logger = logging.getLogger(__name__)
@@ -229,7 +230,8 @@ class Records:
         of_jobs = {row.name: self._job_of(row) for row in jobs}
         of_runs = {run.key: run for run in map(self._run_of, runs)}
         known = [job for job in of_jobs.values() if job is not None]
-        return Loaded(Ledger(known, of_runs.values(), origin=moment.origin), of_jobs, of_runs)
+        ledger = Ledger(known, of_runs.values(), origin=moment.origin, next_identity=new_identity())
+        return Loaded(ledger, of_jobs, of_runs)
 
     def save(self, connection: Connection, loaded: Loaded) -> None:
         """Write what a step changed: new rows whole, of the others the columns that differ."""

@@ -51,6 +51,7 @@ from typing import Any
 from .. import protocol
 from ..errors import StoreReplaced
 from ..folding import FOLD_AFTER
+from ..holding import HISTORY_AT_LEAST
 from ..protocol import (
     ACTIVE,
     BUFFERED,
@@ -98,6 +99,7 @@ _WORDS = {
     "LEAPT": protocol.LEAPT,
     "OVERTAKEN": protocol.OVERTAKEN,
     "FOLD_AFTER": FOLD_AFTER,
+    "HISTORY_AT_LEAST": HISTORY_AT_LEAST,
     "YOUNG": protocol.YOUNG,
     "PUT_BACK": protocol.PUT_BACK,
 }
@@ -146,7 +148,7 @@ class RedisStore(Store):
         self, node: Node, registrations: Sequence[Registration], *, now: int | None = None
     ) -> list[Registered]:
         """See :meth:`Store.register`."""
-        remembered = ("cursor", "effective", "first_seen", "supervised", "paused")
+        remembered = ("cursor", "floor", "effective", "first_seen", "supervised", "paused")
         jobs = [given(one, "job", "hash", *remembered) for one in registrations]
         self._calls_as(node)
         answers = self._call("register", now, node=_told(node), jobs=jobs)
@@ -190,10 +192,8 @@ class RedisStore(Store):
         self, node: str, asked: Sequence[Redispatch], *, nonce: str, now: int | None = None
     ) -> list[Claim]:
         """See :meth:`Store.redispatch`."""
-        runs = [
-            named(one.key) | given(one, "state", "dispatch", "deadline", "max_crashes", "claim_timeout")
-            for one in asked
-        ]
+        seen = ("state", "dispatch", "deadline", "max_crashes", "claim_timeout", "lease")
+        runs = [named(one.key) | given(one, *seen) for one in asked]
         answers = self._call("redispatch", now, node=node, nonce=nonce, runs=runs)
         return [claim_of(one.key, answer) for one, answer in zip(asked, items(answers), strict=True)]
 

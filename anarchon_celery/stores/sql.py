@@ -11,7 +11,7 @@ Options are those of SQLAlchemy's ``create_engine``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -42,7 +42,7 @@ from ..protocol import (
     Start,
     Started,
 )
-from . import Upgrade, new_identity
+from . import Upgrade
 from .budget import at_most, is_late
 from .dialects import LONGEST_CALL
 from .records import FIRST, Locked
@@ -90,8 +90,10 @@ class SqlStore(TransactionalStore):
 
         def work(connection: Connection, moment: Moment, locked: Locked) -> list[Registered]:
             loaded = self._records.load(connection, moment, locked, live=paused)
+            loaded.ledger.known_as = self.identity
             answer = transitions.register(loaded.ledger, moment.now, registrations)
             self._records.save(connection, loaded)
+            self._keep_origin(connection, moment, loaded.ledger.origin)
             self._records.drop_nodes(connection, moment.now - GONE_AFTER)
             self._records.put_node(connection, node, moment)
             return answer
@@ -199,25 +201,12 @@ class SqlStore(TransactionalStore):
         return [next(put_back) if said is None else said for said in answers]
 
     def _put_back(self, holdings: Sequence[Holding], now: int | None) -> list[Renewal]:
-        """Renew what the store has forgotten, once it is noted that it has."""
-        self._lose_writes({held.store for held in holdings}, now)
+        """Put back what the store has forgotten."""
         jobs = [held.key.job for held in holdings]
         return self._step(
             "renew", now, lambda ledger, now: transitions.renew(ledger, now, holdings),
             keys=[held.key for held in holdings], jobs=jobs, live=jobs,
         )  # fmt: skip
-
-    def _lose_writes(self, known: Set[str], now: int | None) -> None:
-        """Note that the store lost some, if it is one of those that knew of them."""
-
-        def lose(connection: Connection, moment: Moment, _: Locked) -> None:
-            lost = moment.origin.reborn(moment.now, new_identity())
-            if moment.origin.identity in known:
-                self._tables.put_origin(
-                    connection, lambda origin: lost if origin == moment.origin else origin
-                )
-
-        self._do("renew", self._writing, now, lose)
 
     def finish(
         self, key: RunKey, token: str, outcome: str, *, reason: str | None = None, now: int | None = None

@@ -316,13 +316,17 @@ class Tables:
         except ValueError as reason:
             raise StoreUnusable(f"{self.meta.name} was edited: {reason}") from None
 
-    def put_origin(self, connection: Connection, change: Callable[[Origin], Origin]) -> None:
-        """Change which store this is, in a transaction that writes; who comes second sees the change."""
+    def put_origin(self, connection: Connection, change: Callable[[Origin], Origin]) -> Origin:
+        """Change which store this is, in a transaction that writes; who comes second sees the change.
+
+        Returns what it is then.
+        """
         said = {row[0]: row[1] for row in connection.execute(self._origin.with_for_update())}
         if (changed := change(origin := self._origin_of(said))) != origin:
             values = {"identity": changed.identity, "born": changed.born, "young": int(changed.follows)}
             for name, value in sorted(values.items()):
                 self._put(connection, name, str(value))
+        return changed
 
     def version(self, connection: Connection) -> str | None:
         """Return the version that stands in the tables; None where there are none yet."""

@@ -131,11 +131,21 @@ class TransactionalStore(Store):
             )
             answer = transition(loaded.ledger, moment.now)
             self._records.save(connection, loaded)
+            self._keep_origin(connection, moment, loaded.ledger.origin)
             if verb in NOTED and loaded.ledger.changed_runs:
                 self._records.note(connection, self._node, moment)
             return answer
 
         return self._do(verb, self._writing, now, work, jobs)
+
+    def _keep_origin(self, connection: Connection, moment: Moment, origin: Origin) -> None:
+        """Keep that the store turned out to have lost writes; do the step again if another was faster."""
+        if origin == moment.origin:
+            return
+        before, moment.origin = moment.origin, origin
+        kept = self._tables.put_origin(connection, lambda stored: origin if stored == before else stored)
+        if kept != origin:
+            raise Unmet
 
     def _do(
         self, verb: str, engine: Engine, now: int | None, work: Work[Answer], jobs: Sequence[str] = ()
@@ -215,6 +225,8 @@ class TransactionalStore(Store):
             raise type(error)(f"{self.shown}: {error}") from None
         except Unmade as error:
             raise StoreUnusable(f"{self.shown}: {error}") from None
+        except Unmet:
+            raise StoreUnreachable(f"{self.shown} changes while it is asked") from None
         except DBAPIError as error:
             if (late := _refusal_behind(error)) is not None:
                 raise StoreUnreachable(f"{self.shown}: {late}") from error

@@ -25,7 +25,7 @@ def offered(offer: Offer) -> dict[str, Any]:
     """Return an offer."""
     asked = given(
         offer, "job", "slots", "hash", "late", "overlap", "catch_up", "chained", "after", "claim_timeout",
-        "lease",
+        "lease", "floor",
     )  # fmt: skip
     if offer.leap is not None:
         asked["leap"] = given(offer.leap, "first", "last", "count")

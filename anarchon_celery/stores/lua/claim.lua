@@ -1,6 +1,6 @@
 -- claim: decide the slots of each job, in their order; of all nodes that offer one, one wins.
 -- Asked: node, nonce; offers [{job, slots [oldest first], hash?, late, leap? {first, last, count}, overlap,
---        catch_up, chained, after?, claim_timeout, lease}]
+--        catch_up, chained, after?, claim_timeout, lease, floor?}]
 -- Answers: [{floor?, claims [{answer, wait?, run?}], missed?, ended [run]}]
 -- Keys: job:<job>, active:<job>, buffered:<job>, run:scheduled:<slot>:<job> and the indexes of runs
 
@@ -219,6 +219,19 @@ local function claim_job(offer)
   put_schedules(job, schedules, before)
   local others = of_others(deciding.ended, claims)
   return {floor = deciding.bound.floor, claims = claims, missed = missed, ended = others}
+end
+
+-- Whether the store lost what it had decided for the node that offers.
+local function is_lost(offer)
+  local job = offer.floor and find_job(offer.job)
+  return job and is_below(schedule_by(schedules_of(job), offer.hash) or job, offer.floor)
+end
+
+for _, offer in ipairs(asked.offers) do
+  if is_lost(offer) then
+    lose_writes()
+    break
+  end
 end
 
 local answers = {}

@@ -99,11 +99,15 @@ local function lose_writes()
   redis.call('HSET', META, 'identity', identity, 'born', text(born), 'young', '1')
 end
 
--- For how long runs with this lease are still to be put back, or nil. Before it was born the clock went back.
+-- For how long runs with this lease are still to be put back, or nil. Where the store's clock went back
+-- meanwhile it is one lease; by more than a lease, and nothing is known.
 local function young_for(lease)
-  local left = follows and now >= born and born + lease - now or 0
-  return left > 0 and left or nil
+  if not follows or now < born - lease or now >= born + lease then return nil end
+  return math.min(lease, born + lease - now)
 end
+
+-- Whether nothing of before is here: then what nodes remember is all that is known.
+local function is_wiped() return follows and born == created end
 
 local function node_of(id)
   local found = redis.pcall('HGET', NODES, id)
@@ -242,6 +246,9 @@ local function raise(job, schedules, slot, one)
     if not one or known == one then known.floor = higher(known.floor, slot) end
   end
 end
+
+-- Whether what is decided for a schedule, or a job, is less than a node was told: what is beyond is lost.
+local function is_below(one, told) return told and told <= now and (not one.floor or one.floor < told) end
 
 -- Write what is new of the floors and schedules of a job: it was read with this floor.
 local function put_schedules(job, schedules, floor)

@@ -1,5 +1,5 @@
 -- redispatch: claim again what is past its deadline and still as it was seen; end what may not go on.
--- Asked: node, nonce; runs [{job, slot, kind, state, dispatch, deadline, max_crashes, claim_timeout}]
+-- Asked: node, nonce; runs [{job, slot, kind, state, dispatch, deadline, max_crashes, claim_timeout, lease}]
 -- Answers: [{answer, run?, wait?}]
 -- Keys: job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
@@ -28,7 +28,9 @@ local function redispatch(seen)
   local as_seen = run and run.state == seen.state and run.dispatch == seen.dispatch
     and run.deadline == seen.deadline
   if not as_seen or seen.deadline > now then return {answer = 'taken', run = shown(run)} end
-  local wait = run.state == 'running' and young_for(run.lease or 0)
+  -- What runs is its holder's; what is queued could not start.
+  local waits = run.state == 'running' or run.state == 'queued'
+  local wait = waits and young_for(math.max(run.lease or 0, seen.lease))
   if wait then return {answer = 'wait', run = shown(run), wait = wait} end
   local crashes = run.crashes + (run.state == 'running' and 1 or 0)
   -- Whoever held it holds it no more, whatever becomes of it now.

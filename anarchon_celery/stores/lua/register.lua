@@ -1,5 +1,5 @@
 -- register: remember jobs and schedule hashes; answer what is known of each.
--- Asked: node {id, name, kind, app?}; jobs [{job, hash, cursor?, effective?, first_seen?, supervised, paused?}]
+-- Asked: node {id, name, kind, app?}; jobs [{job, hash, cursor?, floor?, effective?, first_seen?, supervised, paused?}]
 -- Answers: [{floor?, first_seen, effective, supervised, paused?}]
 -- Keys: nodes, jobs, job:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
@@ -52,6 +52,13 @@ local function with_schedule(job, schedules, one)
   return schedules, known
 end
 
+-- Whether the store decided more for this node than it knows of, though it is the one that decided.
+local function is_lost(one)
+  local job = caller.identity == identity and one.floor and find_job(one.job)
+  local known = job and schedule_by(schedules_of(job), one.hash)
+  return known and is_below(known, one.floor)
+end
+
 local function register(one)
   local found, is_unreadable = find_job(one.job)
   if is_unreadable then redis.call('DEL', key('job', one.job)) end
@@ -67,6 +74,7 @@ local function register(one)
   put_job(job, changes)
   local floor, known = job.floor, nil
   schedules, known = with_schedule(job, schedules, one)
+  if is_wiped() and is_below(known, one.floor) then raise(job, schedules, one.floor, known) end
   put_schedules(job, schedules, floor)
   if changes.paused then hold_back(job.name) end
   local effective = known.since
@@ -90,6 +98,12 @@ end
 
 forget_gone()
 see(asked.node)
+for _, one in ipairs(asked.jobs) do
+  if is_lost(one) then
+    lose_writes()
+    break
+  end
+end
 local answers = {}
 for place, one in ipairs(asked.jobs) do answers[place] = register(one) end
 return answered(answers)

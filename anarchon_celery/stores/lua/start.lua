@@ -71,7 +71,8 @@ end
 -- Whether a run that is not known ended, and went with old history, or is one of this store's own life.
 local function is_over()
   if asked.claimed_at >= born then return true end
-  if asked.claimed_at < created or asked.kind ~= 'scheduled' then return false end
+  local is_old = created <= asked.claimed_at and asked.claimed_at < born - HISTORY_AT_LEAST
+  if not is_old or asked.kind ~= 'scheduled' then return false end
   local job = find_job(asked.job)
   return job and job.floor and asked.slot <= job.floor
 end
