@@ -191,8 +191,8 @@ def fenced(rows: Any, *, fence: int | None = None, field: str = "fence") -> Fenc
     """Return rows of a Django model, to be written unless a later run has written them.
 
     Args:
-        rows: a queryset, or a model's manager. The fence, and what is written, are fields of that model, not of
-            one that it inherits from.
+        rows: a queryset, or a model's manager. The fence, and what is written, are fields of that model, not
+            of one that it inherits from.
         fence: the fence, if not that of this thread's run.
         field: the field that keeps the fence, a ``BigIntegerField``.
     """
