@@ -262,7 +262,7 @@ local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if stored and tonumber(stored) > tonumber(ARGV[2]) then
     return stored
 end
-for place = 1, #ARGV, 2 do
+for place = 3, #ARGV, 2 do
     redis.call('HSET', KEYS[1], ARGV[place], ARGV[place + 1])
 end
 return false
@@ -286,7 +286,7 @@ def fenced_hset(
         StaleFence: a later run has written the hash; it is as it was.
     """
     mine = _mine(fence)
-    words = [word for name, value in mapping.items() for word in (name, value)]
-    stored: Any = client.eval(HSET, 1, key, field, str(mine), *words)
+    words = [word for pair in {**mapping, field: mine}.items() for word in pair]
+    stored: Any = client.eval(HSET, 1, key, field, mine, *words)
     if stored is not None:
         raise _refused(f"the hash {key}", mine, int(stored))

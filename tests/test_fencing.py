@@ -315,6 +315,8 @@ def test_a_stale_writer_is_refused_by_redis(client):
         fenced_hset(client, "rate:USD", {"cents": 103}, fence=EARLY)
     assert (EARLY, LATE) == (refused.value.fence, refused.value.stored)
     assert {"cents": "102", "note": "first", "fence": str(LATE)} == client.hgetall("rate:USD")
+    fenced_hset(client, "rate:USD", client.hgetall("rate:USD"), fence=LATE + 1)
+    assert str(LATE + 1) == client.hget("rate:USD", "fence")
 
 
 def test_a_call_by_hand_writes_a_hash_that_no_run_wrote(client):
@@ -377,7 +379,7 @@ if engine == "mysql":
     pymysql.install_as_MySQLdb()
 database = {"ENGINE": "django.db.backends." + engine, "NAME": url.database, "USER": url.username or "",
             "HOST": url.host or "", "PORT": url.port or "",
-            "OPTIONS": {"timeout": 20} if engine == "sqlite3" else {}}
+            "OPTIONS": {"sqlite3": {"timeout": 20}, "mysql": {"isolation_level": "repeatable read"}}.get(engine)}
 settings.configure(DATABASES={"default": database}, DEFAULT_AUTO_FIELD="django.db.models.BigAutoField")
 django.setup()
 
@@ -466,6 +468,15 @@ def at_once():
     written = Rate.objects.filter(currency__startswith="0").values_list("cents", "fence")
     assert [(1, LATE)] * 10 == list(written)
 
+def snapshot():
+    "What a transaction saw when it began does not count."
+    usd = Rate.objects.filter(currency="USD")
+    usd.update(fence=EARLY - 1)
+    with transaction.atomic(), ThreadPoolExecutor(1) as thread:
+        assert EARLY - 1 == usd.get().fence
+        thread.submit(in_thread, fenced(usd, fence=LATE).update).result(30)
+        refused(fenced(usd, fence=EARLY).update)
+
 def joined():
     "Rows that are found by another table's are compared when they are written, not when they are found."
     Rate.objects.filter(currency="USD").update(fence=EARLY - 1)
@@ -483,6 +494,7 @@ try:
     story()
     at_once()
     if engine != "sqlite3":
+        snapshot()
         joined()
 finally:
     with connection.schema_editor() as editor:
