@@ -140,9 +140,9 @@ def _refuse_later(
     """
     from sqlalchemy import select
 
-    later = select(stored).where(stored > mine, *rows).order_by(stored.desc()).limit(1).with_for_update()
-    if (found := connection.execute(later).scalar()) is not None:
-        raise _refused(resource, mine, found)
+    later: Any = connection.execute(select(stored).where(stored > mine, *rows).with_for_update())
+    if found := later.scalars().all():
+        raise _refused(resource, mine, max(found))
 
 
 def _dialect(connection: Any, table: Table) -> str:
@@ -171,16 +171,14 @@ def _upsert(
 
 
 def _upsert_mysql(table: Table, key: Mapping[str, Any], values: Mapping[str, Any], column: str) -> Any:
-    """As above; it knows no condition for the row, so each column has it."""
+    """As above. Each column has the condition, as a row can have none; it holds once the fence is set, too."""
     from sqlalchemy import case
     from sqlalchemy.dialects.mysql import insert
 
     statement = insert(table).values({**key, **values})
     ours = _is_not_later(table.c[column], statement.inserted[column])
-    # Columns are set from left to right, and each sees those before it: the fence comes last.
-    names = sorted(values, key=column.__eq__)
     return statement.on_duplicate_key_update(
-        [(name, case((ours, statement.inserted[name]), else_=table.c[name])) for name in names]
+        {name: case((ours, statement.inserted[name]), else_=table.c[name]) for name in values}
     )
 
 

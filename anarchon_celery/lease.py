@@ -40,7 +40,7 @@ class HandedOver(RunEnded):
     """The worker stops; the run starts again elsewhere as soon as this task lets go of it."""
 
 
-class StaleRun(StaleFence, RunEnded):  # type: ignore[misc]
+class StaleRun(StaleFence, RunEnded):
     """What a :class:`~anarchon_celery.StaleFence` is inside a run, so that Celery's retries leave it alone.
 
     A retry would begin with a higher fence, and write the older data over the newer. It is no

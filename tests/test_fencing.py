@@ -377,9 +377,10 @@ if engine == "mysql":
     import pymysql
     pymysql.version_info = (2, 2, 7, "final", 0)  # whom it stands for
     pymysql.install_as_MySQLdb()
+options = {"sqlite3": {"timeout": 20}, "mysql": {"isolation_level": "repeatable read"}}
 database = {"ENGINE": "django.db.backends." + engine, "NAME": url.database, "USER": url.username or "",
             "HOST": url.host or "", "PORT": url.port or "",
-            "OPTIONS": {"sqlite3": {"timeout": 20}, "mysql": {"isolation_level": "repeatable read"}}.get(engine)}
+            "OPTIONS": options.get(engine, {})}
 settings.configure(DATABASES={"default": database}, DEFAULT_AUTO_FIELD="django.db.models.BigAutoField")
 django.setup()
 
