@@ -171,7 +171,7 @@ def _upsert(
 
 
 def _upsert_mysql(table: Table, key: Mapping[str, Any], values: Mapping[str, Any], column: str) -> Any:
-    """As above. Each column has the condition, as a row can have none; it holds once the fence is set, too."""
+    """As above. Each column has the condition, as a row can have none; it holds once the fence is set."""
     from sqlalchemy import case
     from sqlalchemy.dialects.mysql import insert
 
