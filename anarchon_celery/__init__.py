@@ -4,7 +4,8 @@
 
     celery -A proj beat -S anarchon_celery.Scheduler        # on every node
 
-What is named here is what users may rely on; nothing else is promised.
+What is named here, and in :mod:`anarchon_celery.fencing`, is what users may rely on; nothing else is
+promised.
 """
 
 from importlib.metadata import version
@@ -14,6 +15,7 @@ from .errors import (
     HeaderError,
     ScheduleError,
     SettingError,
+    StaleFence,
     StoreError,
     StoreUnreachable,
     StoreUnusable,
@@ -35,6 +37,7 @@ __all__ = [
     "ScheduleError",
     "Scheduler",
     "SettingError",
+    "StaleFence",
     "StoreError",
     "StoreUnreachable",
     "StoreUnusable",

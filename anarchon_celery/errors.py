@@ -7,13 +7,14 @@
     ├── ScheduleError       a schedule that cannot be read, or that never fires
     ├── HeaderError         a message header that cannot be read
     │   └── UnknownVersion      one of a version this worker does not know; another may
+    ├── StaleFence          a write that was refused: somebody with a higher fence has written
     └── StoreError          the store did not do what was asked
         ├── StoreUnreachable    no answer: down, refused, timed out; it may have acted
         ├── StoreUnusable       an answer that rules it out: wrong version, no right, read-only
         └── StoreReplaced       another store than before: whoever has jobs in it registers them first
 
-The two exceptions that end a run from inside, ``LeaseLost`` and ``HandedOver``, are Celery's
-kind of exception and live in :mod:`anarchon_celery.lease`.
+The exceptions that end a run from inside, ``LeaseLost`` and ``HandedOver``, are Celery's kind of
+exception and live in :mod:`anarchon_celery.lease`; so does what a ``StaleFence`` is inside a run.
 
 The message of each is one line for the person who has to act on it: what was given, where, and
 what would be right.
@@ -41,6 +42,27 @@ class HeaderError(AnarchonError):
 
 class UnknownVersion(HeaderError):
     """A message header of a version that this worker does not know; another one may."""
+
+
+class StaleFence(AnarchonError):
+    """A write that was refused: somebody with a higher fence has written.
+
+    Attributes:
+        resource: what was to be written, in words.
+        fence: the fence it was to be written with; 0 is that of a call by hand.
+        stored: the fence that was found there; None if that is not known.
+    """
+
+    def __init__(self, resource: str, fence: int, stored: int | None = None) -> None:
+        """Keep all three as arguments: that is how Celery's results carry an exception."""
+        super().__init__(resource, fence, stored)
+        self.resource, self.fence, self.stored = resource, fence, stored
+
+    def __str__(self) -> str:
+        """Say who is late, and for whom."""
+        later = "a later run" if self.stored is None else f"a run with fence {self.stored}"
+        late = f"fence {self.fence}" if self.fence else "a call outside a run (fence 0)"
+        return f"{self.resource}: written by {later}, so {late} is refused"
 
 
 class StoreError(AnarchonError):

@@ -16,7 +16,7 @@ from datetime import datetime
 
 from celery.exceptions import Ignore
 
-from .errors import AnarchonError
+from .errors import AnarchonError, StaleFence
 from .headers import Order
 from .protocol import Holding, Started
 from .slots import Slot
@@ -38,6 +38,15 @@ class Cancelled(LeaseLost):
 
 class HandedOver(RunEnded):
     """The worker stops; the run starts again elsewhere as soon as this task lets go of it."""
+
+
+class StaleRun(StaleFence, RunEnded):
+    """What a :class:`~anarchon_celery.StaleFence` is inside a run, so that Celery's retries leave it alone.
+
+    A retry would begin with a higher fence, and write the older data over the newer. It is no
+    ``LeaseLost``: the store says whether the lease was lost. If it was not, the run ends as failed;
+    given back as a lost one is, it too would start again with a higher fence.
+    """
 
 
 class Lease:

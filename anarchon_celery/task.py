@@ -23,7 +23,7 @@ from . import headers, worker
 from .errors import HeaderError, StoreError, UnknownVersion, in_one_line
 from .events import MessageDropped, MessageGivenBack, RunRetried, RunStarted, SlotSkipped, emit
 from .keeper import Keeper, keeper_of
-from .lease import HandedOver, HeldLease, Lease, LeaseLost, RunEnded, current_lease, held
+from .lease import HandedOver, HeldLease, Lease, LeaseLost, RunEnded, StaleRun, current_lease, held
 from .protocol import RunKey, Stale
 from .slots import from_iso
 
@@ -242,7 +242,7 @@ def _finish(sender: Any = None, retval: Any = None, state: Any = None, **_: Any)
 
 
 def _record_end(keeper: Keeper, lease: HeldLease, state: Any, retval: Any) -> None:
-    if state == "FAILURE":
+    if state == "FAILURE" or isinstance(retval, StaleRun):
         keeper.finish(lease, "failed", in_one_line(retval))
     elif state in ("SUCCESS", "IGNORED"):  # an Ignore of the task's own, as after replace(): it is done
         keeper.finish(lease, "succeeded")

@@ -1,16 +1,21 @@
-"""docs/, held to its word: schedules.md's code runs, its times are right; stores.md's commands are there."""
+"""docs/, held to its word: the code of schedules.md and fencing.md runs; stores.md's commands are there."""
 
 from __future__ import annotations
 
 import re
+import sqlite3
 import sys
 import types
+from contextlib import closing
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
+import redis
 from celery import Celery
+from sqlalchemy import select
 
 import anarchon_celery
 from anarchon_celery.cli import anarchon
@@ -112,3 +117,45 @@ def test_the_file_systems_of_the_page_are_refused():
     (named,) = re.findall(r"file system that machines share \(([^)]*)\)", STORES)
     assert "NFS, SMB, 9p, sshfs and other such of FUSE" == named
     assert {"nfs", "nfs4", "smb3", "cifs", "9p", "sshfs"} <= SHARED
+
+
+# docs/fencing.md --------------------------------------------------------------------------------
+
+FENCING = (DOCS / "fencing.md").read_text()
+TABLE, REFUSED, DJANGO, REDIS, OTHER = re.findall(r"```python\n(.*?)```", FENCING, re.DOTALL)
+SAID_BY_TABLE, SAID_BY_REDIS = re.findall(r"```\n([^`]+)```\n\n##", FENCING)
+
+
+@pytest.fixture
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(project, block: str) -> None:
+    exec(compile(block, "docs/fencing.md", "exec"), vars(project))
+
+
+def test_the_stale_writer_of_a_table(project, in_a_folder, capsys):
+    run(project, TABLE)
+    project.sync_rates()
+    with project.engine.connect() as connection:
+        rows = [tuple(row) for row in connection.execute(select(project.rates))]
+    assert [("USD", Decimal("1.08"), 0)] == rows
+    run(project, REFUSED)
+    assert SAID_BY_TABLE == capsys.readouterr().out
+    with closing(sqlite3.connect("shop.db")) as connection, connection:
+        project.cursor = connection.cursor()
+        run(project, OTHER)
+        assert [("USD", 1.12, 9)] == connection.execute("SELECT * FROM rates").fetchall()
+    project.engine.dispose()
+
+
+def test_the_stale_writer_of_a_hash(project, redis_url, capsys):
+    with redis.Redis.from_url(redis_url, decode_responses=True) as project.client:
+        run(project, REDIS)
+        assert SAID_BY_REDIS == capsys.readouterr().out
+        assert {"rate": "1.11", "fence": "8"} == project.client.hgetall("rate:USD")
+
+
+def test_the_job_of_the_example_project():
+    assert DJANGO in (DOCS.parent / "example_project" / "billing" / "tasks.py").read_text()

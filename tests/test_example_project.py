@@ -102,25 +102,27 @@ def test_beat_and_worker_run_its_jobs(where, project, processes, request):
 
 
 LATE = """
-from types import SimpleNamespace as Lease
 import sys
 sys.path.insert(0, '.')
 import django
 django.setup()
 from datetime import datetime, timezone
-from unittest.mock import PropertyMock, patch
-import anarchon_celery
+from anarchon_celery import StaleFence
+from anarchon_celery.lease import Lease, held
 from billing.models import ExchangeRate
 from billing.tasks import sync_exchange_rates
 
 def run(fence, hour):
-    slot = datetime(2026, 10, 10, hour, tzinfo=timezone.utc)
-    lease = Lease(fence=fence, slot=slot, check=lambda: None)
-    with patch.object(anarchon_celery.Task, 'lease', PropertyMock(return_value=lease)):
+    lease = Lease()
+    lease.fence, lease.slot = fence, datetime(2026, 10, 10, hour, tzinfo=timezone.utc)
+    with held(lease):
         sync_exchange_rates()
 
 run(fence=8, hour=12)
-run(fence=7, hour=11)
+try:
+    run(fence=7, hour=11)
+except StaleFence as refused:
+    print(refused)
 print(sorted({(rate.fence, rate.as_of.hour) for rate in ExchangeRate.objects.all()}))
 """
 
@@ -129,4 +131,5 @@ def test_a_late_run_does_not_overwrite_a_later_one(project, processes):
     env = {**OWN, 'DJANGO_SETTINGS_MODULE': 'shop.settings'}
     done = processes.python('-c', LATE, cwd=project, env=env)
     assert done.wait(60) == 0, done.tail()
+    assert 'billing.ExchangeRate: written by a run with fence 8, so ' in done.output
     assert '[(8, 12)]' in done.output

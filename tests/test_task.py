@@ -27,7 +27,8 @@ from anarchon_celery import HandedOver, LeaseLost, Scheduler, Task, current_leas
 from anarchon_celery import lease as lease_module
 from anarchon_celery import task as task_module
 from anarchon_celery.config import Config
-from anarchon_celery.errors import StoreUnreachable
+from anarchon_celery.errors import StaleFence, StoreUnreachable
+from anarchon_celery.fencing import fenced_write
 from anarchon_celery.protocol import OVERTAKEN, Node, Offer, Redispatch, RunKey, Start, Started
 from anarchon_celery.slots import iso
 from anarchon_celery.stores import memory, new_nonce, open_store
@@ -293,6 +294,67 @@ def test_a_tasks_own_ignore_or_reject_ends_the_run(stage, reason, state, why):
     key = stage.dispatch()
     stage.deliver()
     assert (state, why) == (stage.run(key).state, stage.run(key).reason)
+
+
+# A write that is refused -------------------------------------------------------------------------
+
+
+def refusing(stage, **options):
+    """A job whose write is refused, as what it writes to was written by a later run."""
+
+    @stage.task(**options)
+    def job(self, overtaken=False):
+        stage.log.append("ran")
+        if overtaken:
+            stage.take_over(key_of(self.lease))
+        fenced_write("the rates", lambda fence: False)
+
+    return job
+
+
+def key_of(lease) -> RunKey:
+    return RunKey(lease.job, round(1000 * lease.slot.timestamp()))
+
+
+def test_a_refused_write_fails_the_run_and_is_not_retried(stage, log):
+    refusing(stage, autoretry_for=(Exception,), retry_backoff=False)
+    key = stage.dispatch()
+    stage.deliver()
+    assert [] == stage.messages(), "a retry would write with a higher fence"
+    run = stage.run(key)
+    reason = f"StaleRun: the rates: written by a later run, so fence {run.fence} is refused"
+    assert ("failed", reason, 1) == (run.state, run.reason, run.attempt)
+    assert [STARTED, f"failed after N ms: {reason}"] == lines(log)
+
+
+def test_a_refused_write_of_a_run_that_was_taken_over_is_a_lost_lease(stage, log):
+    refusing(stage)
+    key = stage.dispatch(args=(True,))
+    stage.deliver()
+    assert ("running", 2) == (stage.run(key).state, stage.run(key).attempt)
+    assert [STARTED, "lease lost after N ms: it had ended or moved on before"] == lines(log)
+
+
+def test_a_refused_write_that_the_task_expects_is_no_end(stage, log):
+    @stage.task()
+    def job(self):
+        with suppress(StaleFence):
+            fenced_write("the rates", lambda fence: False)
+        return "the others"
+
+    key = stage.dispatch()
+    assert "the others" == stage.deliver().result
+    assert "succeeded" == stage.run(key).state
+
+
+def test_a_refused_write_of_a_call_by_hand_is_a_failure(stage):
+    job = refusing(stage)
+    with pytest.raises(StaleFence, match="outside a run"):
+        job()
+    job.delay()
+    result = stage.deliver()
+    assert "FAILURE" == result.state
+    assert str(StaleFence("the rates", 0)) == str(result.result)
 
 
 def test_a_task_that_replaces_itself_is_done(stage):

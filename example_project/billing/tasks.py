@@ -1,8 +1,8 @@
 """Jobs that must not run twice at a time, nor be lost: they run under a lease.
 
-``self.lease.check()`` stops a run that was handed over or lost. Between two checks a worker can be
-paused, so the fence of the lease goes into each write: what a later run has touched stays untouched.
-Called by hand there is no run: the slot is None and the fence 0, and what a run has written stays.
+``self.lease.check()`` stops a run that was handed over or lost. Between a check and a write a worker can
+be paused, so each write is fenced: what a later run has touched stays untouched, and the late one is told.
+Called by hand there is no run: the slot is None, and what a run has written is refused.
 """
 
 import json
@@ -15,6 +15,7 @@ from django.core.mail import EmailMessage
 from django.utils import timezone
 
 import anarchon_celery
+from anarchon_celery.fencing import fenced
 
 from .models import ExchangeRate, Invoice
 
@@ -25,11 +26,11 @@ def send_due_invoices(self):
     due = Invoice.objects.filter(sent_at=None, due__lte=timezone.localdate())
     for invoice in due.order_by('due', 'number'):
         self.lease.check()
-        # Ours, unless a later run has it; a run that died before it was sent does not keep it.
-        if not due.filter(pk=invoice.pk, fence__lte=self.lease.fence).update(fence=self.lease.fence):
+        # Ours from now on, for all earlier runs; one that died before it was sent does not keep it.
+        if not fenced(due.filter(pk=invoice.pk)).update():
             continue
         _mail(invoice)
-        Invoice.objects.filter(pk=invoice.pk, fence=self.lease.fence).update(sent_at=timezone.now())
+        fenced(Invoice.objects.filter(pk=invoice.pk)).update(sent_at=timezone.now())
 
 
 def _mail(invoice):
@@ -48,9 +49,7 @@ def sync_exchange_rates(self):
     as_of = self.lease.slot or timezone.now()
     for currency, rate in _fetch_rates().items():
         self.lease.check()
-        ExchangeRate.objects.get_or_create(currency=currency, defaults={'rate': rate, 'as_of': as_of})
-        ours = ExchangeRate.objects.filter(currency=currency, fence__lte=self.lease.fence)
-        ours.update(rate=rate, as_of=as_of, fence=self.lease.fence)
+        fenced(ExchangeRate.objects).update_or_create({'rate': rate, 'as_of': as_of}, currency=currency)
 
 
 def _fetch_rates():

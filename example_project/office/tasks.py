@@ -9,6 +9,7 @@ from django.db.models import Count, Sum
 from django.utils import timezone
 
 import anarchon_celery
+from anarchon_celery.fencing import fenced
 
 from .models import DailyReport
 
@@ -20,9 +21,9 @@ def nightly_report(self):
     day = timezone.localdate(slot) - timedelta(days=1)
     sent = Invoice.objects.filter(sent_at__date=day).aggregate(invoices=Count('pk'), total=Sum('amount'))
     self.lease.check()
-    DailyReport.objects.get_or_create(day=day)
-    ours = DailyReport.objects.filter(day=day, fence__lte=self.lease.fence)
-    ours.update(invoices=sent['invoices'], total=sent['total'] or 0, fence=self.lease.fence)
+    fenced(DailyReport.objects).update_or_create(
+        {'invoices': sent['invoices'], 'total': sent['total'] or 0}, day=day
+    )
 
 
 @shared_task(ignore_result=True)

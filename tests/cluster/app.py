@@ -8,10 +8,12 @@ import json
 import os
 import time
 
+import redis
 from celery import Celery
 from celery import Task as PlainTask
 
 import anarchon_celery
+from anarchon_celery.fencing import fenced_hset
 
 app = Celery('tests.cluster.app', task_cls=anarchon_celery.Task)
 app.conf.update(json.loads(os.environ['CLUSTER_CONF']))
@@ -52,6 +54,22 @@ def slow(self, seconds):
     except (anarchon_celery.LeaseLost, anarchon_celery.HandedOver) as ended:
         wrote(self.lease, type(ended).__name__)
         raise
+    wrote(self.lease, 'end')
+
+
+@app.task(bind=True)
+def deaf(self, url):
+    """Without a look at the lease: wait for a key, write to what checks no fence, and to what does."""
+    wrote(self.lease, 'start')
+    with redis.Redis.from_url(url) as client:
+        while not client.exists('go'):
+            time.sleep(0.05)
+        try:
+            client.set('unchecked', self.lease.attempt)
+            fenced_hset(client, 'checked', {'attempt': self.lease.attempt})
+        except anarchon_celery.StaleFence as refused:
+            wrote(self.lease, f'StaleFence {refused.stored}')
+            raise
     wrote(self.lease, 'end')
 
 

@@ -12,16 +12,15 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timed, pytest.mark.timeout(120)]
 LEASE, POLL, DELIVERY = 3.0, 1.0, 0.5
 
 
-def slow_job(seconds, every='1h'):
+def one_job(task, *arguments, every='1h'):
     """One job, whose latest slot runs as soon as the cluster sees it."""
-    return {'report': {'task': 'tests.cluster.app.slow', 'schedule': every, 'args': (seconds,)}}
+    return {'report': {'task': f'tests.cluster.app.{task}', 'schedule': every, 'args': arguments}}
 
 
-def running_cluster(make, seconds=20, pool='prefork', **conf):
+def running_cluster(make, seconds=20, pool='prefork', job=None, **conf):
     """Two beats and two workers, one of which runs the job; return both workers, the holder first."""
-    cluster = make(
-        slow_job(seconds), anarchon_lease=LEASE, anarchon_first_catch_up='1d', task_acks_late=False, **conf
-    )
+    job = job or one_job('slow', seconds)
+    cluster = make(job, anarchon_lease=LEASE, anarchon_first_catch_up='1d', task_acks_late=False, **conf)
     workers = [cluster.worker(name, '-P', pool) for name in ('w1', 'w2')]
     for worker in workers:
         worker.wait_for(r'ready\.', 30)
@@ -72,6 +71,26 @@ def test_a_paused_worker_is_told_when_it_wakes_and_can_write_nothing(redis_clust
     assert not cluster.store.finish(first.key, first.token, 'failed', reason='from the grave')
     assert done == cluster.store.run(first.key)
     assert second['fence'] > first.fence
+
+
+def test_what_a_paused_worker_writes_when_it_wakes_is_refused(redis_cluster, own_redis_server):
+    """By what checks the fence; what does not has the older attempt's data in the end."""
+    data = own_redis_server.url(2)
+    cluster, holder, _, first = running_cluster(redis_cluster, job=one_job('deaf', data))
+    with own_redis_server.client(2) as client:
+        holder.suspend(group=True)
+        second_attempt(cluster)
+        client.set('go', 1)
+        done = cluster.run_where(lambda run: run.state == 'succeeded', 20, 'report')
+        assert (2, 'takeover') == (done.attempt, done.trigger)
+        written = {'attempt': '2', 'fence': str(done.fence)}
+        assert (written, '2') == (client.hgetall('checked'), client.get('unchecked'))
+        holder.resume(group=True)
+        (late,) = wait_until(lambda: cluster.history(f'StaleFence {done.fence}'))
+        assert (1, first.fence) == (late['attempt'], late['fence'])
+        assert (written, '1') == (client.hgetall('checked'), client.get('unchecked'))
+    holder.wait_for(r'report @ \S+Z: lease lost after \d+ ms: ')
+    assert done == cluster.store.run(first.key)
 
 
 @pytest.mark.parametrize('pool', ['prefork', 'threads'])
