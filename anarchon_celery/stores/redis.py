@@ -207,13 +207,12 @@ class RedisStore(Store):
         answer = self._call("start", now, **named(asked.key), **message)
         if "why" in answer:
             return Stale(**answer)
-        fence, store = int(answer["fence"]), self.identity or ""
-        return Started(attempt=answer["attempt"], fence=fence, trigger=answer["trigger"], store=store)
+        return Started(**(answer | {"fence": int(answer["fence"])}))
 
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
         """See :meth:`Store.renew`."""
-        answers = self._call("renew", now, leases=[held(one) for one in holdings])
-        return [Renewal(**answer, store=self.identity or "") for answer in items(answers)]
+        answer = self._call("renew", now, leases=[held(one) for one in holdings])
+        return [Renewal(**one, store=answer["store"]) for one in items(answer["leases"])]
 
     def finish(
         self, key: RunKey, token: str, outcome: str, *, reason: str | None = None, now: int | None = None

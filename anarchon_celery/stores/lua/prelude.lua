@@ -15,7 +15,8 @@
 -- cjson stop at 14 digits, and a fence has 16. Texts are never compared by `<`, which follows the
 -- server's locale.
 -- What the protocol's module says is set before it, by redis.py: VERSION, MAX_DISPATCHES,
--- LONGEST_START_TIMEOUT, ORPHANED_AFTER, GONE_AFTER, REMEMBERED_HASHES, BUFFERED, LEAPT, OVERTAKEN, FOLD_AFTER.
+-- LONGEST_START_TIMEOUT, ORPHANED_AFTER, GONE_AFTER, REMEMBERED_HASHES, COMEBACK_AFTER, HISTORY_AT_LEAST,
+-- FOLD_AFTER, BUFFERED, LEAPT, OVERTAKEN, YOUNG, PUT_BACK.
 local prefix, asked = KEYS[1], cjson.decode(ARGV[1])
 local unreadable = {}
 

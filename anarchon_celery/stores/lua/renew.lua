@@ -2,7 +2,7 @@
 -- the store has forgotten is put back.
 -- Asked: leases [{job, slot, kind, token, and of one that is trusted: fence, attempt, lease, owner?, task_id?,
 --        trigger, dispatch, claimed_at?, overlap, store}]
--- Answers: [{answer, reason?}]
+-- Answers: {leases [{answer, reason?}], store: the identity}
 -- Keys: run:<kind>:<slot>:<job>, deadlines; to put one back: jobs, job:<job>, active:<job> and the indexes of runs
 
 -- What became of a run that somebody thought was theirs, in words for the log.
@@ -92,4 +92,4 @@ end
 
 local answers = {}
 for place, lease in ipairs(asked.leases) do answers[place] = renew(lease) end
-return answered(answers)
+return answered({leases = answers, store = identity})

@@ -1,6 +1,6 @@
 -- start: give the run to this delivery, under a new fence, if it may have it.
 -- Asked: job, slot, kind, token, worker, task_id?, dispatch, trigger, claimed_at, lease, overlap
--- Answers: {attempt, fence, trigger} or {why, wait?}
+-- Answers: {attempt, fence, trigger, store: the identity} or {why, wait?}
 -- Keys: jobs, job:<job>, active:<job>, buffered:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
 local function others_active(run)
@@ -65,7 +65,7 @@ local function start(run, is_new)
     task_id = asked.task_id or false, lease = asked.lease, started_at = now, finished_at = false,
     reason = false, unstarted = 0, retries = false, not_before = false,
   }), is_new)
-  return {attempt = attempt, fence = fence, trigger = trigger}
+  return {attempt = attempt, fence = fence, trigger = trigger, store = identity}
 end
 
 -- Whether a run that is not known ended, and went with old history, or is one of this store's own life.
@@ -80,7 +80,7 @@ end
 local run, is_unreadable = find_run(asked)
 if is_unreadable then return answered({why = 'unreadable'}) end
 if run and run.state == 'running' and run.token == asked.token then
-  return answered({attempt = run.attempt, fence = text(run.fence), trigger = run.trigger})
+  return answered({attempt = run.attempt, fence = text(run.fence), trigger = run.trigger, store = identity})
 end
 local wait = young_for(asked.lease)
 if wait then return answered({why = YOUNG, wait = wait}) end
