@@ -204,8 +204,15 @@ local function is_unknown(schedules, hash)
   return #schedules < REMEMBERED_HASHES
 end
 
+-- Each job is read once, and kept as it is changed.
+local jobs = {}
+local function job_of(offer)
+  if jobs[offer.job] == nil then jobs[offer.job] = find_job(offer.job) or false end
+  return jobs[offer.job] or nil
+end
+
 local function claim_job(offer)
-  local job = find_job(offer.job)
+  local job = job_of(offer)
   local schedules = job and schedules_of(job)
   if not job or is_unknown(schedules, offer.hash) then return {claims = all(offer.slots, 'unknown')} end
   local deciding, before, claims = new_deciding(offer, job, schedules), job.floor, {}
@@ -223,7 +230,7 @@ end
 
 -- Whether the store lost what it had decided for the node that offers.
 local function is_lost(offer)
-  local job = offer.floor and find_job(offer.job)
+  local job = offer.floor and job_of(offer)
   return job and is_below(schedule_by(schedules_of(job), offer.hash) or job, offer.floor)
 end
 
