@@ -36,7 +36,7 @@ class Cluster:
             'CLUSTER_HISTORY': str(self.history_file),
             'PYTHONPATH': str(ROOT),
         }
-        self.store = open_store(watched or conf['anarchon_store'])
+        self.store = open_store(watched or store)
 
     def beat(self, name, *arguments, **conf):
         """Start a beat; ``conf`` are settings of this one's own."""

@@ -96,10 +96,10 @@ def test_a_replica_that_is_promoted_without_the_last_writes(redis_cluster, serve
         replica = servers('replica', '--replicaof', '127.0.0.1', str(link.port))
         with replica.client() as other:
             wait_until(lambda: other.info('replication')['master_link_status'] == 'up', 20)
+        store = f'redis://127.0.0.1:{front.port}/0'
         cluster = redis_cluster(
-            SCHEDULE, broker_url=broker.url(), anarchon_lease=LEASE,
-            anarchon_store=f'redis://127.0.0.1:{front.port}/0',
-        )  # fmt: skip
+            SCHEDULE, broker_url=broker.url(), anarchon_lease=LEASE, anarchon_store=store, watched=store
+        )
         beats, worker = nodes_of(cluster)
         before = wait_until(lambda: running(cluster), 20)
         cluster.run_where(lambda run: run.slot == before.slot and run.state == 'succeeded', 20, 'long')
