@@ -69,7 +69,7 @@ GRID = 10 * SECOND
 
 EXAMPLES = int(os.environ.get("ANARCHON_TEST_EXAMPLES", "0"))
 STORIES = settings(
-    max_examples=EXAMPLES or 60,
+    max_examples=EXAMPLES or 40,
     stateful_step_count=50,
     derandomize=not EXAMPLES,
     print_blob=True,
