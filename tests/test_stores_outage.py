@@ -393,7 +393,9 @@ def test_a_verb_of_two_transactions_is_one_call(site):
             partial(store.prune, history=1, most=1, now=T + HOUR),
         ):
             seconds, error = took(call)
-            assert "too slowly" in str(error)
+            # Said between two statements, or of the one that was under way.
+            assert re.search("too slowly|no answer within|timed out", str(error))
+            assert isinstance(error, StoreUnreachable)
             assert seconds < 1.1
 
 
