@@ -92,7 +92,7 @@ def _late(ledger: Ledger, run: Run, now: int, overlap: str, *, held_back: bool) 
 
 
 def _start(ledger: Ledger, run: Run, now: int, asked: Start) -> Started:
-    job = ledger.jobs.get(run.job) or Job(name=run.job, first_seen=now, seen=now)
+    job = _job_of(ledger, run.job, now)
     fence = max(job.fence + 1, now * 1000)
     ledger.put_job(replace(job, fence=fence, supervised=True))
     # Celery's own retry goes on under the same number.
@@ -106,6 +106,11 @@ def _start(ledger: Ledger, run: Run, now: int, asked: Start) -> Started:
     )  # fmt: skip
     ledger.put_run(until(started, now, asked.lease))
     return _started(ledger, started)
+
+
+def _job_of(ledger: Ledger, name: str, now: int) -> Job:
+    """The job that a worker has a run of; one that is not known comes to be."""
+    return ledger.jobs.get(name) or Job(name=name, first_seen=now, seen=now)
 
 
 def _started(ledger: Ledger, run: Run) -> Started:
@@ -158,7 +163,7 @@ def _put_back(ledger: Ledger, now: int, run: Run | None, holding: Holding) -> Re
     # What was begun before anybody told the store: what runs has the later fence, all else can wait.
     if any(other.state == "running" and other.fence > holding.fence for other in others):
         return None
-    job = ledger.jobs.get(holding.key.job) or Job(name=holding.key.job, first_seen=now, seen=now)
+    job = _job_of(ledger, holding.key.job, now)
     ledger.put_job(replace(job, fence=max(job.fence, holding.fence), supervised=True))
     known = run or Run(
         job=holding.key.job, slot=holding.key.slot, kind=holding.key.kind, trigger=holding.trigger,

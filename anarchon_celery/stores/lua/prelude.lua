@@ -200,6 +200,15 @@ local function put_job(job, changes)
   write(key('job', job.name), changes)
 end
 
+-- Write the last fence of a job that a worker started; a job that is not known comes to be.
+local function put_fence(name, job, fence)
+  if job then return put_job(job, {fence = fence, supervised = '1'}) end
+  redis.call('SADD', JOBS, name)
+  put_job({name = name}, {
+    first_seen = now, seen = now, fence = fence, supervised = '1', floor = false, hashes = false,
+  })
+end
+
 -- The schedules of a job --------------------------------------------------------------------------
 -- The newest last, each as {hash, since, floor?}.
 

@@ -36,12 +36,7 @@ end
 
 local function raise_fence(lease)
   local job = find_job(lease.job)
-  local fence = text(math.max(job and job.fence or 0, lease.fence))
-  if job then return put_job(job, {fence = fence, supervised = '1'}) end
-  redis.call('SADD', JOBS, lease.job)
-  put_job({name = lease.job}, {
-    first_seen = now, seen = now, fence = fence, supervised = '1', floor = false, hashes = false,
-  })
+  put_fence(lease.job, job, text(math.max(job and job.fence or 0, lease.fence)))
 end
 
 -- Record again what only the holder knows. Old enough, the store goes by its own records.

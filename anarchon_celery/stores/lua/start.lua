@@ -44,14 +44,7 @@ end
 local function mint(name)
   local job = find_job(name)
   local fence = text(math.max((job and job.fence or 0) + 1, now * 1000))
-  if job then
-    put_job(job, {fence = fence, supervised = '1'})
-  else
-    redis.call('SADD', JOBS, name)
-    put_job({name = name}, {
-      first_seen = now, seen = now, fence = fence, supervised = '1', floor = false, hashes = false,
-    })
-  end
+  put_fence(name, job, fence)
   return fence
 end
 
