@@ -4,12 +4,13 @@
 
     celery -A proj beat -S anarchon_celery.Scheduler        # on every node
 
-What is named here, and in :mod:`anarchon_celery.fencing`, is what users may rely on; nothing else is
-promised.
+What is named here, in :mod:`anarchon_celery.fencing` and in :mod:`anarchon_celery.signals`, is what users may
+rely on; nothing else is promised.
 """
 
 from importlib.metadata import version
 
+from . import metrics, unsupervised  # noqa: F401 (they listen)
 from .errors import (
     AnarchonError,
     HeaderError,

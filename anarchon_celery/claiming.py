@@ -99,9 +99,7 @@ def _record_leap(ledger: Ledger, now: int, node: str, nonce: str, job: Job, offe
     if floor is not None and floor >= leap.last:
         return _missed_before(ledger, nonce, offer)
     decide(ledger, job, leap.last, offer.hash)
-    # Of one schedule: the first has a run if the clock went back, and they were decided before.
-    keys = keys_of_leap(offer)[: len(job.hashes)]
-    key = next((key for key in keys if key not in ledger.runs), None)
+    key = _free_for_leap(ledger, job, offer)
     if key is None:
         return None
     return ledger.put_run(
@@ -114,14 +112,30 @@ def _record_leap(ledger: Ledger, now: int, node: str, nonce: str, job: Job, offe
 
 
 def keys_of_leap(offer: Offer) -> list[RunKey]:
-    """Where its record may stand: at its first slot, beside that if it ran for another schedule."""
+    """The runs that a leap looks at: where its record may stand, and that of its last slot."""
+    last = () if offer.leap is None else (offer.leap.last,)
+    return [*_places_for_leap(offer), *(RunKey(offer.job, slot) for slot in last)]
+
+
+def _places_for_leap(offer: Offer) -> list[RunKey]:
+    """At its first slot; beside that if it has a run, for another schedule or since the clock went back."""
     first = () if offer.leap is None else (offer.leap.first,)
     return [RunKey(offer.job, slot, kind) for slot in first for kind in ("scheduled", LEAPT)]
 
 
+def _free_for_leap(ledger: Ledger, job: Job, offer: Offer) -> RunKey | None:
+    scheduled, beside, last = keys_of_leap(offer)
+    first = ledger.runs.get(scheduled)
+    if first is None:
+        return scheduled
+    # Of one schedule, up to the last one: then all were decided before the clock went back.
+    is_decided = last in ledger.runs or (first.until or first.slot) >= last.slot
+    return None if (is_decided and len(job.hashes) == 1) or beside in ledger.runs else beside
+
+
 def _missed_before(ledger: Ledger, nonce: str, offer: Offer) -> Run | None:
     """The record of the leap, if this very call wrote it and its answer was lost."""
-    runs = [ledger.runs[key] for key in keys_of_leap(offer) if key in ledger.runs]
+    runs = [ledger.runs[key] for key in _places_for_leap(offer) if key in ledger.runs]
     return next((run for run in runs if (run.state, run.nonce) == ("missed", nonce)), None)
 
 
@@ -204,10 +218,11 @@ class _Deciding:
                 self._end(run, "skipped", "overlap")
 
     def _overtake(self) -> None:
-        """Under ``cancel``: ask what runs to stop, and end what was not started."""
+        """Under ``cancel``: ask what runs to stop, end what was not started; not what somebody asked for."""
         for run in self.ledger.active_of(self.offer.job):
             if run.state != "running":
-                self._end(run, "cancelled", OVERTAKEN)
+                if run.kind == "scheduled":
+                    self._end(run, "cancelled", OVERTAKEN)
             elif run.stop is None:
                 self.ledger.put_run(replace(run, stop=OVERTAKEN))
 

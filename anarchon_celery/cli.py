@@ -7,109 +7,92 @@ error and changes no status: what was asked for is the rest, and that is right.
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from .config import Config, shown
-from .desk import AppJob, Desk, Refused, begun, store_errors
+from .asking import backfill, trigger
+from .completing import job_argument, job_names
+from .desk import AppJob, Desk, Refused, as_json_option, begun, pass_desk, store_errors
 from .doctor import findings
-from .errors import SettingError, StoreError, in_one_line
+from .errors import StoreError, in_one_line
 from .forecast import FireTime, forecast, read_moment
+from .health import health
+from .printing import print_json, printer
 from .protocol import ACTIVE, BUFFERED, ENDED, Job
 from .show import (
     fire_time_as_json,
     fire_times_table,
     job_as_json,
     jobs_table,
-    node_as_json,
-    nodes_table,
-    pause_as_json,
-    pause_text,
-    paused_table,
-    print_json,
-    printer,
     run_as_json,
     runs_table,
     upgrade_as_json,
     upgrade_text,
 )
 from .slots import FireTimes, iso
+from .status import Status, status_as_json, status_tables, watch
+from .steering import COMMANDS
 
 STATES = sorted(ACTIVE | ENDED | {BUFFERED})
 
-#: Why a job is paused where nobody said.
-NO_REASON = "no reason given"
-
-#: Of a pause, in characters.
-LONGEST_REASON = 200
-
 
 @click.group()
-@click.pass_context
-def anarchon(context: click.Context, /, **_preload: Any) -> None:
+def anarchon(**_preload: Any) -> None:
     """See the jobs of beat and their runs, and who holds them."""
-    app = context.obj.app
-    if app.main == "default":
-        raise click.UsageError("name your project: celery -A proj anarchon …")
-    try:
-        config = Config.of(app)
-    except SettingError as reason:
-        raise Refused(str(reason)) from reason
-    context.obj = Desk(app, config)
-    context.call_on_close(context.obj.close)
-
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-pass_desk = click.make_pass_decorator(Desk)
 
 
 # what there is ----------------------------------------------------------------------------------
 
 
 @anarchon.command()
-@as_json
+@click.option(
+    "--watch", "every", is_flag=False, flag_value=2.0, type=click.FloatRange(min=0.2), metavar="[SECONDS]",
+    help="Show it again and again, every two seconds if nothing else is said; Ctrl-C ends it.",
+)  # fmt: skip
+@as_json_option
 @pass_desk
-def status(desk: Desk, as_json: bool) -> None:
+def status(desk: Desk, every: float | None, as_json: bool) -> None:
     """Show the store, the nodes, the jobs that are paused, and the runs that are active or wait."""
-    with store_errors():
-        nodes = desk.store.nodes()
-        active = [run for state in sorted(ACTIVE) for run in desk.store.runs(state=state, limit=1000)]
-        waiting = desk.store.runs(state=BUFFERED, limit=1000)
-        jobs = desk.store.jobs()
-    paused = [job for job in jobs if job.paused is not None]
-    if as_json:
-        print_json({
-            "store": desk.store.shown, "jobs": len(jobs),
-            "nodes": [node_as_json(node, desk.is_alive(node)) for node in nodes],
-            "paused": [{"job": job.name} | (pause_as_json(job) or {}) for job in paused],
-            "active": [run_as_json(run) for run in active],
-            "buffered": [run_as_json(run) for run in waiting],
-        })  # fmt: skip
+    if every is not None and as_json:
+        raise Refused("--watch is for people: --json shows it once")
+    if every is not None:
+        watch(lambda: _status_tables(desk), every)
         return
-    print_ = printer()
-    print_(f"store {desk.store.shown}, {len(jobs)} job{'s' * (len(jobs) != 1)}")
-    print_(nodes_table([(node, desk.is_alive(node)) for node in nodes]))
-    if paused:
-        print_(paused_table(paused))
-    print_(runs_table([*active, *waiting]) if active or waiting else "no run is active")
+    with store_errors():
+        now = Status.of(desk)
+    if as_json:
+        print_json(status_as_json(now))
+    else:
+        print_ = printer()
+        for one in status_tables(now):
+            print_(one)
+
+
+def _status_tables(desk: Desk) -> list[Any]:
+    """What is shown now; where the store does not answer, that."""
+    try:
+        return status_tables(Status.of(desk))
+    except StoreError as reason:
+        return [str(reason)]
 
 
 @anarchon.command()
-@click.option("--job", help="Only the runs of this job.")
+@click.option("--job", shell_complete=job_names, help="Only the runs of this job.")
 @click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
-@click.option("-n", "limit", type=click.IntRange(1), default=50, show_default=True, help="How many.")
-@as_json
+@click.option(
+    "-n", "limit", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="How many."
+)
+@as_json_option
 @pass_desk
 def runs(desk: Desk, job: str | None, state: str | None, limit: int, as_json: bool) -> None:
     """Show what ran when, newest first."""
     with store_errors():
         found = desk.store.runs(job=job, state=state, limit=limit)
+        if job is not None and not found and job not in desk.jobs:
+            desk.stored(job)  # else it is a slip
     if as_json:
         print_json([run_as_json(run) for run in found])
     else:
@@ -117,13 +100,13 @@ def runs(desk: Desk, job: str | None, state: str | None, limit: int, as_json: bo
 
 
 @anarchon.command()
-@as_json
+@as_json_option
 @pass_desk
 def jobs(desk: Desk, as_json: bool) -> None:
     """Show the jobs of this app and of the store: when each fires next, what was decided, what is paused."""
     with store_errors():
         views = desk.views()
-    for line in desk.refusal_lines():
+    for line in [*desk.refusal_lines(), *desk.notes()]:
         click.echo(line, err=True)
     if as_json:
         print_json([job_as_json(view) for view in views])
@@ -135,13 +118,13 @@ def jobs(desk: Desk, as_json: bool) -> None:
 
 
 @anarchon.command("next")
-@click.argument("name", metavar="JOB")
+@job_argument
 @click.option("-n", "count", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many.")
 @click.option(
     "--from", "moment", metavar="T",
     help="Begin at T, not now: 2026-03-29, '2026-03-29 02:30' (in the job's zone) or 2026-03-29T01:00Z.",
 )  # fmt: skip
-@as_json
+@as_json_option
 @pass_desk
 def next_(desk: Desk, name: str, count: int, moment: str | None, as_json: bool) -> None:
     """Show when a job fires next, in UTC and in its zone, and what the clock does in between."""
@@ -194,57 +177,12 @@ def _end(name: str, times: FireTimes, found: Sequence[FireTime], begin: int) -> 
     return f"{name} does not fire again" if found else f"{name} does not fire any more after {iso(begin)}"
 
 
-# pausing ----------------------------------------------------------------------------------------
-
-
-@anarchon.command()
-@click.argument("name", metavar="JOB")
-@click.option("--reason", help="Why, for whoever wonders; of a job that is paused already the new reason.")
-@as_json
-@pass_desk
-def pause(desk: Desk, name: str, reason: str | None, as_json: bool) -> None:
-    """Pause a job: its slots are skipped, what waits to be started goes on waiting, what runs goes on."""
-    why = NO_REASON if reason is None else _reason(reason)
-    with store_errors():
-        before = now = desk.stored(name)
-        if reason is not None or before.paused is None:
-            if not desk.store.pause(name, reason=why, by=_somebody()):
-                raise desk.unknown(name, desk.jobs)
-            now = desk.stored(name)
-    if as_json:
-        print_json({"job": name, "paused": pause_as_json(now), "was_paused": pause_as_json(before)})
-        return
-    if before is now:
-        printer()(f"{name} is paused already: {pause_text(now)}")
-        return
-    if before.paused is not None:
-        printer()(f"{name} was paused already: {pause_text(before)}")
-    printer()(f"{name} is paused: {pause_text(now)}")
-
-
-@anarchon.command()
-@click.argument("name", metavar="JOB")
-@as_json
-@pass_desk
-def resume(desk: Desk, name: str, as_json: bool) -> None:
-    """Let a paused job go on, with what waited and with its next slot."""
-    with store_errors():
-        before = desk.stored(name)
-        was_paused = desk.store.resume(name)
-    if as_json:
-        print_json({"job": name, "paused": None, "was_paused": pause_as_json(before) if was_paused else None})
-    elif was_paused:
-        printer()(f"{name} goes on; it was paused: {pause_text(before)}")
-    else:
-        printer()(f"{name} is not paused")
-
-
 # the store -------------------------------------------------------------------------------------
 
 
 @anarchon.command()
 @click.option("--dry-run", "dry", is_flag=True, help="Only say what would be done.")
-@as_json
+@as_json_option
 @pass_desk
 def upgrade(desk: Desk, dry: bool, as_json: bool) -> None:
     """Bring a store of an older release to the layout of this one; nodes that wait for it go on then."""
@@ -257,7 +195,7 @@ def upgrade(desk: Desk, dry: bool, as_json: bool) -> None:
 
 
 @anarchon.command()
-@as_json
+@as_json_option
 @pass_desk
 def doctor(desk: Desk, as_json: bool) -> None:
     """Look for what is not right with the settings, the store and the nodes, and say what to do."""
@@ -270,18 +208,5 @@ def doctor(desk: Desk, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _reason(text: str) -> str:
-    """Return a reason as one line that any store keeps."""
-    line = " ".join(text.split())
-    if not line.isprintable() or not 0 < len(line) <= LONGEST_REASON:
-        raise Refused(f"--reason={shown(text)}: 1 to {LONGEST_REASON} printable characters are right")
-    return line
-
-
-def _somebody() -> str:
-    """Return who asks, as ``user@host``; in a container a user may have no name."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"
+for command in (*COMMANDS, trigger, backfill, health):
+    anarchon.add_command(command)

@@ -22,9 +22,12 @@ from typing import Any, NamedTuple
 
 from celery import Celery
 
-from . import durations
+from . import durations, measures
+from .endpoints import Endpoint, endpoints
 from .errors import SettingError, in_one_line
 from .stores import SCHEMES, Store, open_store
+from .stores.installed import schemes
+from .stores.timing import timed
 from .trust import LOOK_EVERY, margin
 
 #: The policies of each kind.
@@ -38,7 +41,8 @@ REDIS_LIKE = ("redis", "rediss", "valkey", "valkeys", "sentinel", "unix")
 OF_SENTINELS = ("master_name", "sentinel_kwargs", "min_other_sentinels")  # of broker_transport_options
 SECRET = "pass|pwd|secret|token"  # in the name of what is not to be shown
 # A password ends at the last @ before the query; if there is none, it may hold a ?, unless it is a port.
-USER = r"(?s)(://[^:/@[]*:|^[^:/@[]*:(?!//))([^?]*@|(?!\d*([/?#]|$)).*@)"
+USER = r"(?s)(//[^:/@[]*:|^[^:/@[]*:(?!//))([^?]*@|(?!\d*([/?#]|$)).*@)"
+MOST = 1_000_000  # of what is counted: databases have less room for numbers than Python
 LONGEST = 36_500 * 86_400_000  # sums of instants stay far from where Redis and SQL stop counting exactly
 
 
@@ -60,6 +64,10 @@ class Policy:
     supervised: bool | None = None  #: whether it runs under a lease; None: the first start shows
 
 
+#: So much longer than a worker's wait for messages a run that it hands over stays out of the queue (ms).
+IN_FLIGHT_MARGIN = 100
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """All settings of one app, checked. Durations are milliseconds."""
@@ -73,8 +81,11 @@ class Config:
     first_catch_up: int = 60_000  #: how old the first slot of a job the store never saw may be
     history: int = 7 * 86_400_000  #: how long ended runs are kept
     log_runs: bool = True  #: whether the log tells of each run
+    metrics: dict[str, Endpoint] = field(default_factory=dict)  #: where each kind of node tells its metrics
     policy: Policy = Policy()  #: of a job that says nothing else
+    time_limit: float | None = None  #: Celery's task_time_limit (s), of a task that has none of its own
     cron_deadline: int | None = None  #: Celery's beat_cron_starting_deadline; None: not set
+    in_flight: int = 0  #: for how long a worker that stops is still sent messages, which it does not read
     warnings: tuple[str, ...] = ()  #: lines for whoever starts a node
 
     @property
@@ -82,17 +93,18 @@ class Config:
         """How this process is shown; asked anew each time, as a worker's children have their own pids."""
         return self.node_name or f"{socket.gethostname()}:{os.getpid()}"
 
-    def open_store(self) -> Store:
-        """Return the store that is set, not yet connected.
+    def open_store(self, *, at_most: float = float("inf")) -> Store:
+        """Return the store that is set, not yet connected; a verb is given ``at_most`` so many seconds.
 
         Raises:
             StoreUnusable: One line: its URL or its options cannot be meant.
         """
-        return open_store(
+        store = open_store(
             self.store, prefix=self.prefix, options=self.store_options,
             # So that there is time left to publish what was won.
-            within=self.claim_timeout / 2000,
+            within=min(self.claim_timeout / 2000, at_most),
         )  # fmt: skip
+        return timed(store, measures.store_called) if self.metrics else store
 
     @classmethod
     def of(cls, app: Celery) -> Config:
@@ -110,6 +122,8 @@ class Config:
         deadline = app.conf.get("beat_cron_starting_deadline")
         if deadline:  # Celery, too, takes 0 for none
             values["cron_deadline"] = positive(Given("beat_cron_starting_deadline", deadline))
+        values["time_limit"] = app.conf.task_time_limit
+        values["in_flight"] = in_flight_of_broker(app.conf)
         warnings = zone_of_host(app.conf)
         if "store" not in values:
             values["store"], more = store_of_broker(app.conf)
@@ -183,6 +197,8 @@ def given(conf: Any) -> dict[str, Given]:
 
 def policy_from(base: Policy, values: Mapping[str, Any], found: Mapping[str, Given]) -> Policy:
     """Put `values` over `base`; a lease that comes without a heartbeat brings its third."""
+    if not values:
+        return base  # which was checked
     policy = replace(base, **values)
     if "lease" in values and "heartbeat" not in values:
         policy = replace(policy, heartbeat=max(1, policy.lease // 3))
@@ -242,6 +258,20 @@ def store_of_broker(conf: Any) -> tuple[str, tuple[str, ...]]:
     return file, (f"{unset} is not Redis: the store is {file}, which only nodes on this machine see",)
 
 
+def in_flight_of_broker(conf: Any) -> int:
+    """Return for how long after a worker began to stop its broker still sends it what comes (ms).
+
+    Of Redis a worker waits for messages (``BRPOP``) a second at a time. When it is told to stop it reads no
+    more, but what comes within that second is taken from the queue, and back in it when the worker has gone.
+    """
+    found = conf.broker_read_url or conf.broker_url or ""
+    scheme = str(found if isinstance(found, str) else found[0]).partition(":")[0].partition("+")[0]
+    if scheme not in REDIS_LIKE:
+        return 0
+    waits = (conf.broker_transport_options or {}).get("polling_interval") or 1
+    return round(1000 * float(waits)) + IN_FLIGHT_MARGIN
+
+
 def options_of_broker(conf: Any, store: str) -> dict[str, Any]:
     """Return what Celery is told of a broker elsewhere than in its URL, as far as the store needs it."""
     if store.partition(":")[0].partition("+")[0] not in REDIS_LIKE:
@@ -258,15 +288,29 @@ def options_of_broker(conf: Any, store: str) -> dict[str, Any]:
 def wrong(it: Given, right: str) -> SettingError:
     """Say in one line what was given, and what would be right."""
     value = "***" if re.search(SECRET, it.key, re.IGNORECASE) else shown(it.value)
-    return SettingError(f"{it.within}{it.key}={value}: {right}")
+    key = it.key if it.key.isprintable() else repr(it.key)
+    return SettingError(f"{it.within}{cut(key)}={value}: {right}")
 
 
 def shown(value: object) -> str:
     """Show a value in a line for people: no passwords, no line breaks, nothing long."""
     if not isinstance(value, (str, int, float, timedelta)):
         return f"<{type(value).__name__}>"
-    text = repr(redacted(value)) if isinstance(value, str) else str(value)
+    text = repr(redacted(value)) if isinstance(value, str) else as_text(value)
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """Return what of a text has room in a line."""
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def as_text(value: object) -> str:
+    """Return the text of any value, also of one that has none: Python writes no number of 5,000 digits."""
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 def unknown(names: Iterable[str], name: str, it: Given) -> SettingError:
@@ -279,7 +323,7 @@ def unknown(names: Iterable[str], name: str, it: Given) -> SettingError:
 
 def did_you_mean(word: object, words: Iterable[str], spell: Callable[[str], str] = repr) -> str:
     """Return the end of a line that asks for the nearest of `words`, or nothing."""
-    near = get_close_matches(str(word).lower().removeprefix("anarchon_"), list(words), 1)
+    near = get_close_matches(as_text(word).lower().removeprefix("anarchon_"), list(words), 1)
     return f"; did you mean {spell(near[0])}?" if near else ""
 
 
@@ -316,13 +360,24 @@ def choice(kind: str, it: Given) -> str:
 
 def store_url(it: Given) -> str:
     """Read the URL of a store there is."""
-    url = str(it.value)
+    url = as_text(it.value)
     scheme, _, rest = url.partition(":")
-    if scheme not in SCHEMES or not rest.startswith("//"):
-        raise wrong(it, A_STORE + did_you_mean(scheme, SCHEMES))
+    there = SCHEMES if scheme in SCHEMES else schemes()
+    if scheme not in there or not rest.startswith("//"):
+        installed = "".join(f", {one}://" for one in there[len(SCHEMES) :])
+        near = did_you_mean(scheme, there, lambda scheme: f"{scheme}://")
+        raise wrong(it, A_STORE + installed + near)
     if scheme == "sqlite" and re.fullmatch(r"/{2,3}(:memory:)?(\?.*)?", rest):
         raise wrong(it, "each process would have a store of its own; a file is right, such as sqlite:///jobs.db")
     return url
+
+
+def metrics_at(it: Given) -> dict[str, Endpoint]:
+    """Read where each kind of node tells its metrics."""
+    try:
+        return endpoints(it.value)
+    except ValueError as reason:
+        raise wrong(it, str(reason)) from None
 
 
 def taken(test: Callable[[Any], object], right: str, it: Given) -> Any:
@@ -335,7 +390,8 @@ def taken(test: Callable[[Any], object], right: str, it: Given) -> Any:
 positive = partial(duration, 1)
 zero_or_more = partial(duration, 0)
 flag = partial(taken, lambda it: isinstance(it, bool), "True or False is right")
-count = partial(taken, lambda it: type(it) is int and it > 0, "a whole number of at least 1 is right")
+A_COUNT = f"a whole number from 1 to {MOST} is right"
+count = partial(taken, lambda it: type(it) is int and 0 < it <= MOST, A_COUNT)
 
 #: What a job may say for itself. All of it but ``supervised`` is also a setting, for all jobs.
 OPTIONS: dict[str, Reader] = {
@@ -355,4 +411,5 @@ SETTINGS: dict[str, Reader] = {
     "claim_timeout": partial(duration, 2_000),
     "first_catch_up": zero_or_more,
     "log_runs": flag,
+    "metrics": metrics_at,
 }

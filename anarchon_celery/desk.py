@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import wraps
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -13,13 +16,14 @@ from celery import Celery
 from celery.schedules import BaseSchedule, schedule
 
 from . import durations
-from .config import Config, check_celerys, did_you_mean
+from .config import Config, Policy, check_celerys, did_you_mean
 from .entries import Entry, planned_jobs
 from .errors import SettingError, StoreError, in_one_line
 from .events import JobRefused
-from .origins import in_words
+from .origins import in_words, notes_on
 from .plan import PlannedJob
-from .protocol import Job, Node
+from .presence import EVERY
+from .protocol import Job, Node, Run
 from .slots import FireTimes
 from .stores import Store
 from .wallclock import Cron, Zone
@@ -50,6 +54,8 @@ class AppJob:
     times: FireTimes
     zone: Zone
     supervised: bool | None
+    policy: Policy
+    entry: Entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +99,7 @@ class Desk:
 
     app: Celery
     config: Config
+    no_color: bool = False
     refusals: list[str] = field(default_factory=list)
     _store: Store | None = None
     _jobs: dict[str, AppJob] | None = None
@@ -110,9 +117,10 @@ class Desk:
         if self._store is not None:
             self._store.close()
 
-    def is_alive(self, node: Node) -> bool:
-        """Whether the node was seen within the last polls; a store may note that a few seconds late."""
-        return node.seen >= self.store.clock.now() - 10_000 - 3 * self.config.poll
+    def is_alive(self, node: Node, now: int | None = None) -> bool:
+        """Whether the node was seen when it had to be, a few times over; a store may note that late."""
+        silence = 3_000 * EVERY if node.kind == "worker" else 10_000 + 3 * self.config.poll
+        return node.seen >= (self.store.clock.now() if now is None else now) - silence
 
     # jobs ---------------------------------------------------------------------------------------
 
@@ -135,6 +143,7 @@ class Desk:
             return AppJob(
                 name=job.name, schedule=schedule_text(entry.schedule), times=job.times,
                 zone=zone_of(entry.schedule, job.times, self.app), supervised=job.supervised,
+                policy=job.policy, entry=entry,
             )  # fmt: skip
         except Exception as reason:  # somebody's own schedule; it costs its own job, as in beat
             self._refuse(job.name, reason)
@@ -166,11 +175,11 @@ class Desk:
         near = did_you_mean(name, known) or "; `jobs` lists all there are"
         return Refused(f"there is no job {name!r}{near}")
 
-    def views(self) -> list[JobView]:
-        """Return all jobs of the app and of the store, by name."""
+    def views(self, *, last_slots: bool = True) -> list[JobView]:
+        """Return all jobs of the app and of the store, by name; their last slots take a call for each."""
         mine = self.jobs
         stored = {job.name: job for job in self.store.jobs()}
-        last = self._last_slots(stored)
+        last = self._last_slots(stored) if last_slots else {}
         views = (
             JobView(name=name, mine=mine.get(name), stored=stored.get(name), last_slot=last.get(name))
             for name in sorted(mine.keys() | stored.keys())
@@ -178,14 +187,24 @@ class Desk:
         return [self._with_next(view) for view in views]
 
     def _last_slots(self, stored: Mapping[str, Job]) -> dict[str, int]:
-        """Return the newest slot of each job that has a record."""
+        """Return the newest slot of each job that has a record; what somebody asked for is none."""
         found: dict[str, int] = {}  # one call tells of all jobs that fire often
         for run in self.store.runs(limit=1000):
-            found.setdefault(run.job, run.until or run.slot)
+            if run.kind == "scheduled":
+                found.setdefault(run.job, run.until or run.slot)
         for name in stored.keys() - found.keys():
-            for run in self.store.runs(job=name, limit=1):
-                found[name] = run.until or run.slot
+            if (newest := self._newest_scheduled(name)) is not None:
+                found[name] = newest.until or newest.slot
         return found
+
+    def _newest_scheduled(self, name: str) -> Run | None:
+        """Return the newest run of a job's schedule: mostly the newest one there is."""
+        for limit in (1, 1000):
+            runs = self.store.runs(job=name, limit=limit)
+            found = next((run for run in runs if run.kind == "scheduled"), None)
+            if found is not None or len(runs) < limit:
+                return found
+        return None
 
     def _with_next(self, view: JobView) -> JobView:
         if view.mine is None:
@@ -199,9 +218,45 @@ class Desk:
             return view
         return replace(view, next_at=next_at, not_before=not_before)
 
+    def notes(self) -> list[str]:
+        """Return what beat says of entries that somebody wrote and that will not run."""
+        return notes_on(self.app) if self.jobs or self.refusals else []
+
     def refusal_lines(self) -> list[str]:
         """Return what beat says of the entries that it refuses."""
         return [str(JobRefused(line)) for line in self.refusals]
+
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def pass_desk(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command its desk; it is made here, so that ``COMMAND --help`` needs no project."""
+
+    @click.pass_context
+    @wraps(command)
+    def with_desk(context: click.Context, /, *args: Any, **kwargs: Any) -> None:
+        for stream in (sys.stdout, sys.stderr):  # what a terminal has no characters for is no reason to fail
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        for word in filter(lambda given: isinstance(given, str), kwargs.values()):
+            if any("\ud800" <= one <= "\udfff" for one in word):
+                raise Refused(f"{word!r}: text in UTF-8 is right")
+        context.obj = _desk_of(context.obj)
+        context.call_on_close(context.obj.close)
+        context.invoke(command, context.obj, *args, **kwargs)
+
+    return with_desk
+
+
+def _desk_of(given: Any) -> Desk:
+    """Return what a command of Celery's is given as a desk, or end the command with one line."""
+    if given.app.main == "default":
+        raise Refused("name your project: celery -A proj anarchon …")
+    try:
+        return Desk(given.app, Config.of(given.app), no_color=bool(given.no_color))
+    except SettingError as reason:
+        raise Refused(str(reason)) from reason
 
 
 def begun(times: FireTimes, stored: Job | None, begin: int) -> tuple[FireTimes, int]:

@@ -1,4 +1,4 @@
-"""One dispatch: the publication of a claimed run to the broker.
+"""The publication of claimed runs to the broker: one, or several in one round trip.
 
 The broker client's own retries are off: they may take minutes, and the claim is trusted for
 seconds. What matters after a failure is whether the message can be out: if certainly not, the claim
@@ -8,7 +8,10 @@ is given back, so that a node with a working broker has it; else its deadline de
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -17,13 +20,17 @@ from celery.exceptions import QueueNotFound
 from celery.utils import uuid
 from kombu.exceptions import EncodeError, OperationalError, SerializerNotInstalled
 
-from . import headers
+from . import arguments, headers
 from .config import Policy
+from .drafts import Draft, drafted, may_be_batched, may_be_drafted
 from .errors import in_one_line
 from .protocol import Run
 
 #: No connection was made, so no message is out.
 _NEVER_CONNECTED = (ConnectionRefusedError, socket.gaierror)
+
+#: More than any batch holds: it goes out when it is told to, and not before.
+_ALL = 1_000_000
 
 #: What is wrong with the message itself: raised before anything goes out.
 _NOTHING_WENT_OUT = (EncodeError, SerializerNotInstalled, QueueNotFound, TypeError)
@@ -45,8 +52,39 @@ class BrokerDown(NotSent):
     """The message is certainly not out, and no other would be: there is no connection."""
 
 
+class _MayNotGo(Exception):
+    """A batch is given up before anything of it went out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A run to be published; ``supervised`` is None where beat does not know."""
+
+    entry: ScheduleEntry
+    run: Run
+    policy: Policy
+    supervised: bool | None = None
+
+
+@dataclass(slots=True)
+class Posted:
+    """What became of a letter: it is out, or ``problem`` is what :meth:`Publisher.publish` would raise."""
+
+    task_id: str
+    draft: Draft | None = None
+    problem: Exception | None = None
+
+    def announce(self) -> None:
+        """Say that it is out, if it is."""
+        if self.draft is not None and self.problem is None:
+            self.draft.announce()
+
+
 class Publisher:
     """Publishes runs over one connection of its own, made anew after a failure."""
+
+    #: How many messages go out together: if their answer is lost, each of them may be out.
+    AT_ONCE = 50
 
     def __init__(self, app: Celery, *, patience: float = 5.0) -> None:
         """Connect at the first publication; wait ``patience`` seconds for the broker at most."""
@@ -55,17 +93,97 @@ class Publisher:
         self._connection: Any = None
         self._producer: Any = None
 
-    def publish(self, entry: ScheduleEntry, run: Run, policy: Policy) -> str:
-        """Send the run's message and return its task id.
+    def publish(
+        self, entry: ScheduleEntry, run: Run, policy: Policy, supervised: bool | None = None
+    ) -> str:
+        """Send the run's message and return its task id; ``supervised`` is None where beat does not know.
 
         Raises:
             NotSent: it is certainly not out; ``BrokerDown`` where no message could be.
             Exception: whatever the broker's client raises, when it may be out.
         """
-        producer = self._connected()
+        producer = self.connected()
         task_id: str = uuid()
+        with self._told_apart():
+            self._send(Letter(entry, run, policy, supervised), task_id, producer)
+        return task_id
+
+    # several together ---------------------------------------------------------------------------
+
+    def may_post(self, entry: ScheduleEntry) -> bool:
+        """Whether messages of this entry may go out with others; not before there is a connection."""
+        if self._producer is None or not may_be_batched(self._producer):
+            return False
+        return may_be_drafted(self.app, self.app.tasks.get(entry.task))
+
+    def post(self, letters: Sequence[Letter], may_go: Callable[[], bool]) -> list[Posted]:
+        """Send messages in one round trip, unless ``may_go`` says no right before that; then return nothing.
+
+        Else return what became of each.
+        """
         try:
-            self._send(entry, run, policy, task_id, producer)
+            producer = self.connected()
+        except BrokerDown as reason:
+            return [Posted("", problem=reason) for _ in letters]
+        posted = [self._draft(letter, producer) for letter in letters]
+        try:
+            return posted if self._go_out(posted, producer, may_go) else []
+        except Exception as reason:
+            for one in posted:
+                one.problem = one.problem or reason
+            return posted
+
+    def _draft(self, letter: Letter, producer: Any) -> Posted:
+        """Make a message, or see what is wrong with it."""
+        posted = Posted(uuid())
+        try:
+            name = self._name_of(letter.entry)
+            posted.draft = drafted(name, partial(self._send, letter, posted.task_id), producer)
+        except NotSent as reason:
+            posted.problem = reason
+        except Exception as reason:  # whatever it is, nothing is out
+            posted.problem = self._kept_in(reason)
+        return posted
+
+    def _go_out(self, posted: Sequence[Posted], producer: Any, may_go: Callable[[], bool]) -> bool:
+        """Have one request hold them all; false if they may not go."""
+        try:
+            with producer.batch(max_size=_ALL) as batch:
+                for one in posted:
+                    self._add(one, producer)
+                if not may_go():
+                    raise _MayNotGo
+                with self._told_apart(), producer.connection._reraise_as_library_errors():
+                    _flush(batch)
+        except _MayNotGo:
+            return False
+        return True
+
+    def _add(self, posted: Posted, producer: Any) -> None:
+        """Put a message into the producer's batch; until that is flushed nothing is out."""
+        if posted.draft is None or posted.problem is not None:
+            return
+        try:
+            posted.draft.publish(producer)
+        except Exception as reason:
+            posted.problem = self._kept_in(reason)
+            if isinstance(posted.problem, BrokerDown):  # the batch is broken, too
+                raise posted.problem from reason
+
+    def _kept_in(self, reason: Exception) -> NotSent:
+        """Say why a message did not even come as far as the broker's connection."""
+        if not is_of_connection(reason):
+            return NotSent(in_one_line(reason))
+        self.close()
+        return BrokerDown(in_one_line(reason))
+
+    # the connection -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _told_apart(self) -> Iterator[None]:
+        """Tell what is certainly not out from what may be."""
+        try:
+            yield
         except NotSent:
             raise
         except _NOTHING_WENT_OUT as reason:
@@ -75,9 +193,13 @@ class Publisher:
             if any(isinstance(cause, _NEVER_CONNECTED) for cause in _causes(reason)):
                 raise BrokerDown(in_one_line(reason)) from reason
             raise
-        return task_id
 
-    def _connected(self) -> Any:
+    def connected(self) -> Any:
+        """Return a producer on the connection, made now if there is none.
+
+        Raises:
+            BrokerDown: there is no connection to be had.
+        """
         if self._producer is None:
             try:
                 channel = self._connect().channel()
@@ -96,22 +218,25 @@ class Publisher:
         # kombu tries twice, and would pause between.
         return connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, interval_max=0)
 
-    def _send(self, entry: ScheduleEntry, run: Run, policy: Policy, task_id: str, producer: Any) -> None:
+    def _name_of(self, entry: ScheduleEntry) -> str:
+        """Return the task's name as the message will have it."""
+        task = self.app.tasks.get(entry.task)
+        return entry.task if task is None else str(task.name)
+
+    def _send(self, letter: Letter, task_id: str, producer: Any) -> None:
+        entry, run, name = letter.entry, letter.run, self._name_of(letter.entry)
         options = {name: value for name, value in entry.options.items() if name != headers.HEADER}
+        told = headers.write(run, name, letter.policy, task_id=task_id, supervised=letter.supervised)
         options["headers"] = {
             **(options.get("headers") or {}),
             "celery_beat_task": True,
-            headers.HEADER: headers.write(run, entry.task, policy),
+            headers.HEADER: told,
         }
         if run.retries is not None:
             options["retries"] = run.retries
-        try:
-            args, kwargs = _evaluate_entry_args(entry.args), _evaluate_entry_kwargs(entry.kwargs)
-        except Exception as reason:  # a BeatLazyFunc is the user's code
-            raise NotSent(in_one_line(reason)) from reason
-        task = self.app.tasks.get(entry.task)
+        args, kwargs = _arguments(entry, run)
         options.update(task_id=task_id, producer=producer, retry=False)
-        if task is not None:
+        if (task := self.app.tasks.get(entry.task)) is not None:
             task.apply_async(args, kwargs, **options)
         else:
             self.app.send_task(entry.task, args, kwargs, **options)
@@ -124,6 +249,28 @@ class Publisher:
                 connection.release()
             except Exception:  # a dead connection may fail to close: it is dead either way
                 return
+
+
+def _flush(batch: Any) -> None:
+    """Send a batch; what kombu says of a failure tells less than what it was."""
+    try:
+        batch.flush()
+        return
+    except Exception as reason:
+        failure = reason.__cause__ if isinstance(reason.__cause__, Exception) else reason
+    raise failure
+
+
+def _arguments(entry: ScheduleEntry, run: Run) -> tuple[Any, Any]:
+    """Return what the task is called with: what was given with the run, else what the entry says."""
+    try:
+        args, kwargs = (None, None) if run.arguments is None else arguments.read(run.arguments)
+        return (
+            _evaluate_entry_args(entry.args) if args is None else args,
+            _evaluate_entry_kwargs(entry.kwargs) if kwargs is None else kwargs,
+        )
+    except Exception as reason:  # a BeatLazyFunc is the user's code
+        raise NotSent(in_one_line(reason)) from reason
 
 
 def is_of_connection(reason: BaseException) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, TypeAlias
@@ -227,7 +227,7 @@ def planned(app: Celery, config: Config, entry: Entry) -> PlannedJob:
     task = app.tasks.get(entry.task)
     policy = policy_of(
         config, entry.name, entry.options,
-        time_limit=_time_limit(app, entry, task), is_crontab=isinstance(entry.schedule, crontab),
+        time_limit=_time_limit(config, entry, task), is_crontab=isinstance(entry.schedule, crontab),
     )  # fmt: skip
     try:
         _check_arguments(entry, task)
@@ -243,15 +243,35 @@ def planned(app: Celery, config: Config, entry: Entry) -> PlannedJob:
 
 def _check_arguments(entry: Entry, task: Any) -> None:
     """Refuse what the task cannot be called with, as Celery would each time the job is due."""
-    if task is None or not task.typing:
-        return
-    given = [*(entry.args or ()), *(entry.kwargs or {}).values()]
-    if any(isinstance(value, BeatLazyFunc) for value in given):
-        return
+    if (reason := _misfit(task, entry.args or (), entry.kwargs or {})) is not None:
+        raise ScheduleError(f"its args and kwargs do not fit task {entry.task!r}: {reason}")
+
+
+def refuse_arguments(
+    app: Celery, entry: Entry, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+) -> None:
+    """Refuse arguments, in place of an entry's, that do not fit its task; None of either is the entry's own.
+
+    Raises:
+        ScheduleError: one line that says why.
+    """
+    args = entry.args or () if args is None else args
+    kwargs = entry.kwargs or {} if kwargs is None else kwargs
+    if (reason := _misfit(app.tasks.get(entry.task), args, kwargs)) is not None:
+        raise ScheduleError(f"these arguments do not fit task {entry.task!r}: {reason}")
+
+
+def _misfit(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why a task that is known here cannot be called with these arguments, if it cannot."""
+    if not getattr(task, "typing", False) or not hasattr(task, "__header__"):  # a task made from a class
+        return None
+    if any(isinstance(value, BeatLazyFunc) for value in (*args, *kwargs.values())):
+        return None
     try:
-        task.__header__(*(entry.args or ()), **(entry.kwargs or {}))
+        task.__header__(*args, **kwargs)
     except TypeError as reason:
-        raise ScheduleError(f"its args and kwargs do not fit task {entry.task!r}: {reason}") from None
+        return str(reason)
+    return None
 
 
 def _check_key(times: FireTimes) -> None:
@@ -265,7 +285,7 @@ def _times(app: Celery, job: str, schedule: Any) -> FireTimes:
     return fire_times(schedule, timezone=app.timezone, job=job)
 
 
-def _time_limit(app: Celery, entry: Entry, task: Any) -> float | None:
+def _time_limit(config: Config, entry: Entry, task: Any) -> float | None:
     """The hard time limit under which the entry's task runs, in seconds."""
-    limits = entry.options.get("time_limit"), getattr(task, "time_limit", None), app.conf.task_time_limit
+    limits = entry.options.get("time_limit"), getattr(task, "time_limit", None), config.time_limit
     return next((limit for limit in limits if limit), None)

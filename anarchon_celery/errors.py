@@ -5,6 +5,7 @@
     AnarchonError
     ├── SettingError        a setting, or one entry's policy, that cannot be meant
     ├── ScheduleError       a schedule that cannot be read, or that never fires
+    ├── ArgumentsError      arguments that a run cannot be asked for with
     ├── HeaderError         a message header that cannot be read
     │   └── UnknownVersion      one of a version this worker does not know; another may
     ├── StaleFence          a write that was refused: somebody with a higher fence has written
@@ -20,6 +21,8 @@ The message of each is one line for the person who has to act on it: what was gi
 what would be right.
 """
 
+import re
+
 #: The longest text of an error that goes into a log line or a record.
 LONGEST_LINE = 1000
 
@@ -34,6 +37,17 @@ class SettingError(AnarchonError):
 
 class ScheduleError(AnarchonError):
     """A schedule that cannot be read, or that never fires."""
+
+    def __str__(self) -> str:
+        """Leave out the middle of words as long as files: the field stands before, what is right behind."""
+        text = super().__str__()
+        if len(text) > LONGEST_LINE:
+            text = re.sub(r"(\S{60})\S{100,}(\S{20})", r"\1…\2", text)
+        return text if len(text) <= LONGEST_LINE else f"{text[:500]} … {text[-400:]}"
+
+
+class ArgumentsError(AnarchonError):
+    """Arguments that a run cannot be asked for with: too many, or no JSON."""
 
 
 class HeaderError(AnarchonError):

@@ -7,13 +7,13 @@ does not know it gives the message back, so that another one can have it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .config import Policy
+from .config import POLICIES, Policy
 from .errors import HeaderError, UnknownVersion, in_one_line
-from .protocol import Run, RunKey, Start
+from .protocol import KINDS, TRIGGERS, Run, RunKey, Start
 from .slots import from_iso, iso
 
 #: The header's name.
@@ -39,21 +39,30 @@ class Order:
     handover: bool
     stop_grace: int
     max_runtime: int | None
+    arguments: str | None
     token: str | None
     header: dict[str, Any]  #: as it was read, less the token: a retry carries it on
 
-    def start(self, *, token: str, worker: str, task_id: str) -> Start:
-        """Return what to ask the store before the body may run."""
+    def start(self, *, token: str, worker: str, task_id: str, retries: int = 0) -> Start:
+        """Return what to ask the store before the body may run; ``retries`` are the message's own."""
         return Start(
             key=self.key, token=token, worker=worker, task_id=task_id, dispatch=self.dispatch,
             trigger=self.trigger, claimed_at=self.claimed_at, lease=self.lease, overlap=self.overlap,
+            retries=retries, arguments=self.arguments,
         )  # fmt: skip
 
 
-def write(run: Run, task: str, policy: Policy) -> dict[str, Any]:
-    """Return the header for one dispatch of a claimed run."""
+def write(
+    run: Run, task: str, policy: Policy, *, task_id: str, supervised: bool | None = None
+) -> dict[str, Any]:
+    """Return the header for one dispatch of a claimed run, in the message of that task and id.
+
+    ``supervised`` says whether a worker is to start it, None where beat does not know.
+    """
+    given = {} if run.arguments is None else {"arguments": run.arguments}
     return {
         "v": VERSION,
+        "id": task_id,
         "job": run.job,
         "slot": iso(run.slot),
         "kind": run.kind,
@@ -68,7 +77,40 @@ def write(run: Run, task: str, policy: Policy) -> dict[str, Any]:
         "max_runtime": None if policy.max_runtime is None else _seconds(policy.max_runtime),
         "overlap": policy.overlap,
         "handover": policy.handover,
+        "supervised": supervised,
+        **given,  # so that a store that forgot the run can be told of them
     }
+
+
+def carried_on(header: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """Return the header for a message that goes on with this run: a retry of it, or itself given back.
+
+    Celery names a task as it was registered first, also where beat's message had another name of it.
+    The token was the delivery's.
+    """
+    return {**{name: value for name, value in header.items() if name != "token"}, "task": task}
+
+
+def is_own(header: object, *, task_id: str, task: str, replaced: int = 0) -> bool:
+    """Whether a message's header was written for it: groups and chords copy headers to all their members.
+
+    Args:
+        header: what stands under :data:`HEADER`.
+        task_id: the message's.
+        task: the message's name of its task, which may be one of several names that the worker has for it.
+        replaced: how often the task of this id was replaced by another (``Task.replace`` keeps the id).
+    """
+    if not isinstance(header, Mapping):
+        return header is not None  # nobody could read it, and that is said
+    return not replaced and header.get("task", task) == task and header.get("id", task_id) == task_id
+
+
+def named(header: Any) -> RunKey | None:
+    """The run that a header seems to be about, whatever its version, for the log."""
+    try:
+        return RunKey(str(header["job"]), from_iso(header["slot"]))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def read(header: object) -> Order:
@@ -93,18 +135,19 @@ def _order(header: Mapping[str, Any]) -> Order:
     longest = header.get("max_runtime")
     token = header.get("token")
     return Order(
-        key=RunKey(_text(header["job"]), from_iso(header["slot"]), _text(header["kind"])),
+        key=RunKey(_text(header["job"]), from_iso(header["slot"]), _word(header, "kind", KINDS)),
         task=str(header["task"]),
         dispatch=int(header["dispatch"]),
-        trigger=str(header["trigger"]),
+        trigger=_word(header, "trigger", TRIGGERS),
         claimed_at=from_iso(header["claimed"]),
         lease=_ms(header["lease"]),
         heartbeat=_ms(header["heartbeat"]),
         start_timeout=_ms(header["start_timeout"]),
-        overlap=str(header["overlap"]),
+        overlap=_word(header, "overlap", POLICIES["overlap"]),
         handover=bool(header["handover"]),
         stop_grace=_ms(header["stop_grace"]),
         max_runtime=None if longest is None else _ms(longest),
+        arguments=None if header.get("arguments") is None else str(header["arguments"]),
         token=None if token is None else str(token),
         header={name: value for name, value in header.items() if name != "token"},
     )
@@ -114,6 +157,14 @@ def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(f"{value!r} is no text")
     return value
+
+
+def _word(header: Mapping[str, Any], name: str, words: Collection[str]) -> str:
+    """A word that the store keeps, or goes by: what is none there could be read by nobody."""
+    word = header[name]
+    if not isinstance(word, str) or word not in words:
+        raise ValueError(f"{name} is {word!r}, which is none of {', '.join(sorted(words))}")
+    return word
 
 
 def _seconds(ms: int) -> float:

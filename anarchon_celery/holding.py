@@ -11,6 +11,7 @@ from dataclasses import replace
 from .ledger import Ledger
 from .protocol import (
     BUFFERED,
+    EARLIER_TRY,
     PUT_BACK,
     YOUNG,
     Holding,
@@ -23,7 +24,7 @@ from .protocol import (
     Start,
     Started,
 )
-from .turns import buffer, end, is_held_back, until
+from .turns import buffer, end, has_to_wait, is_held_back, until
 
 # start ------------------------------------------------------------------------------------------
 
@@ -43,10 +44,15 @@ def start(ledger: Ledger, now: int, asked: Start) -> Started | Stale:
     run = run or _recorded_anew(ledger, asked)
     if run is None:
         return Stale(why="unknown")
+    if run.retries is not None and asked.retries < run.retries:
+        return Stale(why=EARLIER_TRY)
     if why := _not_startable(ledger, run, now, asked):
         return Stale(why=why)
     if run.not_before is not None and run.not_before > now:
         return Stale(why="too early for its retry", wait=run.not_before - now)
+    if asked.overlap != "allow" and _meets_another(ledger, run):
+        _let_wait(ledger, run, now)
+        return Stale(why=BUFFERED)
     return _start(ledger, run, now, asked)
 
 
@@ -63,32 +69,53 @@ def _recorded_anew(ledger: Ledger, asked: Start) -> Run | None:
     return Run(
         job=asked.key.job, slot=asked.key.slot, kind=asked.key.kind, state="published",
         trigger=asked.trigger, dispatch=asked.dispatch, claimed_at=asked.claimed_at,
+        arguments=asked.arguments,
     )  # fmt: skip
 
 
 def _not_startable(ledger: Ledger, run: Run, now: int, asked: Start) -> str | None:
     held_back = is_held_back(ledger, run)
     if run.state in ("claimed", "queued", "released"):
-        return "cancelled" if run.stop is not None else "paused" if held_back else None
+        if run.stop is not None:
+            return "cancelled"
+        # Given back by a crash: beat counts those, and may have to abandon it.
+        return "paused" if held_back else run.state if run.state == "released" and run.crashes else None
     if run.state == BUFFERED and held_back:
         return "paused"
-    if run.state == "published" or (run.state == "abandoned" and run.unstarted > 0):
+    if run.may_start_late:
         return _late(ledger, run, now, asked.overlap, held_back=held_back)
     return run.state
 
 
+def _meets_another(ledger: Ledger, run: Run) -> bool:
+    """Whether another run of the job runs, and somebody asked for one of the two: neither had to wait yet."""
+    running = [other for other in ledger.active_of(run.job) if other.state == "running"]
+    return any("scheduled" != other.kind or "scheduled" != run.kind for other in running)
+
+
 def _late(ledger: Ledger, run: Run, now: int, overlap: str, *, held_back: bool) -> str | None:
     """What a start meets that comes late: the pause and the overlap policy, as at its claim."""
-    busy = overlap != "allow" and ledger.others_active(run.key)
+    busy = overlap != "allow" and has_to_wait(ledger, run)
     if not (busy or held_back):
         return None
     one_waits = any(other.kind == "scheduled" for other in ledger.buffered_of(run.job))
-    if not held_back and (overlap == "skip" or one_waits):
+    if run.kind == "scheduled" and not held_back and (overlap == "skip" or one_waits):
         end(ledger, run, now, "skipped", "overlap")
         return "overlap"
-    # Its message has come: those sent before it count no more.
-    buffer(ledger, replace(run, unstarted=0), now)
+    _let_wait(ledger, run, now)
     return "paused" if held_back else BUFFERED
+
+
+def _let_wait(ledger: Ledger, run: Run, now: int) -> None:
+    """Let a run wait whose message has come: those sent before it count no more.
+
+    A worker that asks has the base class. If the store did not know it by now, the run would count as over
+    each time it was sent, and could so let another one go on that waits for it, for ever.
+    """
+    job = _job_of(ledger, run.job, now)
+    if not job.supervised:
+        ledger.put_job(replace(job, supervised=True))
+    buffer(ledger, replace(run, unstarted=0), now)
 
 
 def _start(ledger: Ledger, run: Run, now: int, asked: Start) -> Started:
@@ -147,8 +174,7 @@ def can_be_put_back(run: Run | None, holding: Holding) -> bool:
     """Whether the record is older than the lease that its holder trusts: then the store has forgotten it."""
     if run is None or not holding.trusted:
         return holding.trusted
-    is_over = run.ended and run.state != "published" and not (run.state == "abandoned" and run.unstarted > 0)
-    return run.fence < holding.fence and not is_over
+    return run.fence < holding.fence and not (run.ended and not run.may_start_late)
 
 
 def _put_back(ledger: Ledger, now: int, run: Run | None, holding: Holding) -> Renewal | None:
@@ -167,7 +193,7 @@ def _put_back(ledger: Ledger, now: int, run: Run | None, holding: Holding) -> Re
     ledger.put_job(replace(job, fence=max(job.fence, holding.fence), supervised=True))
     known = run or Run(
         job=holding.key.job, slot=holding.key.slot, kind=holding.key.kind, trigger=holding.trigger,
-        dispatch=holding.dispatch, claimed_at=holding.claimed_at,
+        dispatch=holding.dispatch, claimed_at=holding.claimed_at, arguments=holding.arguments,
     )  # fmt: skip
     held = replace(
         known, state="running", attempt=holding.attempt, fence=holding.fence, owner=holding.owner,

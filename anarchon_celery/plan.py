@@ -121,7 +121,7 @@ class Plan:
             yield
         except (Exception, SystemExit) as reason:
             self.jobs.pop(job.name, None)
-            emit(JobRefused(f"entry {job.name!r}: {in_one_line(reason)}"))
+            emit(JobRefused(f"entry {job.name!r}: {in_one_line(reason)}", job.name))
 
     def _delay(self, job: PlannedJob) -> Delay:
         return Delay(job, self.node)

@@ -55,13 +55,24 @@ Who may do what:
 - A worker may start a run only from ``claimed``, ``queued`` or ``released`` (any message of the
   run will do; to insist on the newest would starve a job whose queue is slow), or late from
   ``published`` and from ``abandoned`` without a start. Never from ``running``: an expired lease is
-  taken over by beat alone, so that the crash limit and the hold-off hold.
+  taken over by beat alone, so that the crash limit and the hold-off hold; nor, for the limit's sake, from
+  ``released`` once a holder has died on it.
+- A run that waits for a retry of Celery's is started by a message of that try or a later one: an earlier one,
+  delivered again, would begin Celery's count anew.
+- Somebody may ask for runs of their own kind, with arguments of their own: a ``manual`` one for now,
+  ``backfill`` ones for slots that were. They enter as ``released``, whatever floor and pause say, and move no
+  floor. Where overlap forbids they are ``buffered``, in any number, and no slot takes the place of one; for
+  them only what runs counts, and other such runs. So a scheduled run that is to be started may meet one that
+  runs, and the other way round: under any overlap policy but ``allow`` it waits for the end of that one.
+- Somebody may ask a run to stop: one that runs hears it at its next heartbeat, any other ends at once.
+- Whoever meets the message of a run and knows that nobody will start it *settles* it: ``cancelled`` or
+  ``published``, from ``claimed``, ``queued`` or ``released``.
 - The start mints the *fence*: the larger of the job's last one plus one and the store's time in
   microseconds, so that a store that lost its last write cannot issue one twice.
 - ``renew``, ``finish``, ``requeue`` and ``release`` carry the holder's *token*. Who no longer
   holds the run changes nothing, and is told.
 - Every changing call may be repeated after a lost answer: a claim and a redispatch know themselves
-  by their nonce, the others by the token and the state they leave.
+  by their nonce, the others by the token or the state they leave.
 
 A store that was wiped, restored or failed over has forgotten something: it gets another identity, and is
 young for one lease of each job, while nodes register again and holders put their runs back; see
@@ -90,6 +101,9 @@ ENDED: frozenset[str] = frozenset(
     {"succeeded", "failed", "published", "skipped", "missed", "cancelled", "abandoned"}
 )
 
+#: The last instant that a record may name: of 14 digits, as many as Lua's JSON writes; in the year 5138.
+LATEST = 99_999_999_999_999
+
 #: How often a run is dispatched without ever being started before it is abandoned.
 MAX_DISPATCHES = 5
 
@@ -104,6 +118,23 @@ LEAPT = "leapt"
 
 #: Why a run is asked to stop under overlap ``cancel``.
 OVERTAKEN = "overlap: the next slot came due"
+
+#: Why a message may not start a run that waits for a later one of Celery's retries.
+EARLIER_TRY = "of an earlier try"
+
+#: The kinds of runs that somebody asked for: one for now, and those of slots that were.
+MANUAL, BACKFILL = "manual", "backfill"
+
+#: All kinds of runs, what a run may have been begun for, and the kinds of nodes.
+KINDS: frozenset[str] = frozenset({"scheduled", MANUAL, BACKFILL, LEAPT})
+TRIGGERS: frozenset[str] = frozenset({"scheduled", "catch-up", "takeover", MANUAL, BACKFILL})
+NODE_KINDS: frozenset[str] = frozenset({"beat", "worker"})
+
+#: For how long the same request is known again, after a lost answer (ms).
+ASKED_AGAIN_WITHIN = 600_000
+
+#: Why a run is settled as published.
+PLAIN = "run by a task without the base class"
 
 #: Why a message has to wait, and why a lease is renewed, in a store that has forgotten runs.
 YOUNG = "the store is young: holders put their runs back first"
@@ -141,6 +172,9 @@ class Run:
     ``retries`` is set while a retry of Celery's waits to be started, ``not_before`` until when.
     ``until`` and ``count`` belong to a record that stands for several slots: a ``missed`` one, or a
     ``skipped`` one that others were folded into.
+    ``arguments`` (JSON: ``[args or null, kwargs or null]``), ``asked_by`` and ``request`` belong to a run
+    that somebody asked for: what its task is called with in place of the entry's, who it was, and the
+    request's nonce.
     """
 
     job: str
@@ -171,6 +205,9 @@ class Run:
     reason: str | None = None
     until: int | None = None
     count: int = 1
+    arguments: str | None = None
+    asked_by: str | None = None
+    request: str | None = None
 
     @property
     def key(self) -> RunKey:
@@ -186,6 +223,18 @@ class Run:
     def ended(self) -> bool:
         """Whether the run is over."""
         return self.state in ENDED
+
+    @property
+    def may_start_late(self) -> bool:
+        """Whether a message that comes late may still start it, though it is over."""
+        return self.state == "published" or (self.state == "abandoned" and self.unstarted > 0)
+
+
+class Success(NamedTuple):
+    """A job's newest slot that was run well, and when that ended."""
+
+    slot: int
+    finished_at: int
 
 
 class KnownSchedule(NamedTuple):
@@ -226,7 +275,9 @@ class Job:
 class Node:
     """A beat or worker process: its random incarnation, the name it is shown by, when last seen.
 
-    ``app`` is the main name of its Celery app, where that has one and the node told it.
+    ``app`` is the main name of its Celery app, where that has one and the node told it; ``version`` is this
+    package's, ``celery`` and ``python`` are theirs. ``clock_offset`` is how far its wall clock is ahead of
+    the store's (ms), ``schedule`` the hash of all its jobs, of a beat.
     """
 
     id: str
@@ -234,6 +285,11 @@ class Node:
     kind: str = "beat"
     seen: int = 0
     app: str | None = None
+    version: str | None = None
+    celery: str | None = None
+    python: str | None = None
+    clock_offset: int | None = None
+    schedule: str | None = None
 
 
 # What nodes and workers ask ---------------------------------------------------------------------
@@ -306,7 +362,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A delivery that wants to run: made from its headers, with the token of this delivery."""
+    """A delivery that wants to run: made from its headers, with the token of this delivery.
+
+    ``retries`` is which of Celery's retries the message is.
+    """
 
     key: RunKey
     token: str
@@ -317,6 +376,36 @@ class Start:
     claimed_at: int = 0
     lease: int = 30_000
     overlap: str = "skip"
+    retries: int = 0
+    arguments: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Runs of a job that somebody asks for, and how its policy has them.
+
+    ``arguments`` stand in place of the entry's: JSON, ``[args or null, kwargs or null]``.
+    """
+
+    job: str
+    by: str
+    arguments: str | None = None
+    overlap: str = "skip"
+    lease: int = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle:
+    """A run that ends without a start, as whoever met its message says; of one ``dispatch`` or of any.
+
+    The outcome is ``cancelled`` (the message expired or was revoked), or ``published`` (a task without the
+    base class ran it).
+    """
+
+    key: RunKey
+    outcome: str
+    reason: str
+    dispatch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,6 +426,7 @@ class Holding:
     dispatch: int = 1
     claimed_at: int | None = None
     overlap: str = "skip"
+    arguments: str | None = None
     store: str = ""
     trusted: bool = False
 
@@ -405,6 +495,20 @@ class Claimed:
     claims: tuple[Claim, ...]
     missed: Run | None = None
     ended: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requested:
+    """The answer for one run that somebody asked for.
+
+    ``released`` (it is dispatched at once), ``buffered`` (it waits for others of its job), ``taken`` (that
+    slot has such a run already), ``early`` (that slot is not due for ``wait`` milliseconds), ``wait`` (the
+    store is young for so long), ``unknown`` (no node has told the store of the job).
+    """
+
+    answer: Literal["released", "buffered", "taken", "early", "wait", "unknown"]
+    run: Run | None = None
+    wait: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

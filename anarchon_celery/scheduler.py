@@ -6,20 +6,23 @@ tick blocks for minutes while the broker is down, and its fire times depend on t
 
 What Celery demands of a scheduler and is easy to miss: ``close()`` is called inside the signal
 handler, in the middle of a tick, and again afterwards, so the first call may only look away; an
-exception out of ``tick`` ends beat, so none comes out.
+exception out of ``tick`` ends beat, so none comes out, but where beat is to end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from celery import beat
+from celery.signals import beat_init
 
+from .alarm import Alarm
 from .config import Config, check_celerys, redacted
 from .dispatch import Publisher
 from .dispatcher import Dispatcher
+from .embedded import worker_that_is_gone
 from .entries import Entry, read_jobs
 from .errors import SettingError, StoreError, StoreReplaced, in_one_line
 from .events import (
@@ -31,20 +34,28 @@ from .events import (
     RunAbandoned,
     RunBuffered,
     RunCancelled,
+    RunTakenOver,
+    SlotClaimed,
+    SlotMissed,
     SlotSkipped,
     StoreBack,
     StoreForgot,
     StoreLost,
     TickFailed,
+    WorkerGone,
+    attempt_of,
     emit,
     log_runs,
 )
+from .logged import speaking_as
 from .origins import GivenEntry, entries_of, notes_on
 from .patience import Patience
 from .plan import Plan
+from .presence import by_the_clock, schedule_hash, take_leave, this_node
 from .protocol import Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
+from .results import Results
 from .stores import CHUNK, Store, new_nonce
-from .trust import HoldOff, trusted_until
+from .trust import HoldOff, Jumps, margin, trusted_until
 from .youth import young_for
 
 #: How often a node tells the store of its jobs again (ms): a job that no node has had for a day is given up.
@@ -77,12 +88,21 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def setup_schedule(self) -> None:
         """Read all entries, each on its own, and open the store; nothing is connected yet."""
+        self.node = this_node("beat", self.config.node, self.app.main)
+        with speaking_as(self.node.name):
+            self._set_up()
+
+    def listen(self) -> None:
+        """Have the store tell of runs that are given back, if it can; called where a real beat begins."""
+        self._alarm.set()
+
+    def _set_up(self) -> None:
         config = self.config
         log_runs(config.log_runs)
         for warning in config.warnings:
             emit(Noted(warning))
-        self.node = Node(id=new_nonce(), name=config.node, app=self.app.main)
         self.store = _store(config)
+        self.results = Results(self.app)
         self.publisher = Publisher(self.app, patience=config.claim_timeout / 5000)
         self.plan = Plan(
             node=self.node.id, claim_timeout=config.claim_timeout, first_catch_up=config.first_catch_up,
@@ -92,6 +112,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             node=self.node, store=self.store, publisher=self.publisher, plan=self.plan,
             entries=self.schedule, config=config,
         )  # fmt: skip
+        self._alarm = Alarm(self.store, self.node.name)
         self._begin()
         self.install_default_entries(self.data)
         self._take_jobs(entries_of(self.app))
@@ -104,7 +125,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self._registered_at: int | None = None
         self._poll_at = self._prune_at = 0
         self._wake_at: float | None = None
-        self._hold_off = HoldOff()
+        self._hold_off, self._jumps = HoldOff(), Jumps()
         # Else what comes due while the store is back already would be late when this node looks.
         self._store_patience = Patience(most=self.config.claim_timeout / 3000)
         self._questions: list[Question] = []  # not yet answered
@@ -129,6 +150,18 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def tick(self, *unused: Any, **ignored: Any) -> float:
         """Publish what is due, take over what was left; return the seconds until the next look."""
+        with speaking_as(self.node.name):
+            seconds = self._tick()
+        return self._doze(seconds) if self._alarm.is_set else seconds
+
+    def _doze(self, seconds: float) -> float:
+        """Sleep here instead of in Celery's loop, so as to be woken when somebody gives a run back."""
+        if self._alarm.sleep(seconds):
+            self._poll_at = 0
+        return 0.0
+
+    def _tick(self) -> float:
+        self._go_with_the_worker()
         self._ticking = True
         try:
             self._notice_stall()
@@ -148,13 +181,20 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         finally:
             self._ticking = False
 
+    def _go_with_the_worker(self) -> None:
+        """End, as on a stop, if this beat is embedded in a worker that was killed."""
+        if (worker := worker_that_is_gone()) is not None:
+            emit(WorkerGone(worker))
+            raise SystemExit
+
     def _register(self) -> None:
         """Tell the store of our jobs at the start, every hour, and when its clock went back."""
         now = self.store.clock.now()
         if self._registered_at is not None and now - self._registered_at < REGISTER_EVERY:
             return
-        stores = set()
-        for some in [*_chunks(self.plan.registrations())] or [[]]:  # a node without jobs registers, too
+        stores, registrations = set(), self.plan.registrations()
+        self.node = self._as_it_is()
+        for some in [*_chunks(registrations)] or [[]]:  # a node without jobs registers, too
             self.plan.learn(self.store.register(self.node, some))
             stores.add(self.store.identity)
         self._notice_jump()
@@ -164,7 +204,14 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         if not self._started:
             self._started = True
             lease = f"{self.config.policy.lease / 1000:g} s"
-            emit(BeatStarted(self.node.name, self.store.shown, len(self.plan.jobs), lease))
+            emit(BeatStarted(self.store.shown, len(self.plan.jobs), lease, node=self.node.name))
+
+    def _as_it_is(self) -> Node:
+        """This node, with what others compare: its clock, and all that makes its jobs differ from theirs."""
+        jobs = [
+            (name, job.hash, self.schedule[name].task, job.policy) for name, job in self.plan.jobs.items()
+        ]
+        return by_the_clock(replace(self.node, schedule=schedule_hash(jobs)), self.store)
 
     def _publish_due(self) -> None:
         """Claim what came due, in chunks, and publish what was won."""
@@ -203,7 +250,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         """Move on to where the store says, and tell of what was lost."""
         self.plan.decided(answer, self.store.clock.now())
         if answer.missed is not None:
-            emit(SlotSkipped(answer.missed.key, "missed"))
+            emit(SlotMissed(answer.missed.key, answer.missed.count))
         for run in answer.ended:
             emit(_end_of(run))
         for claim in answer.claims:
@@ -213,6 +260,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
                 emit(_loss(claim))
             elif claim.answer == "cancelled" and claim.run is not None:
                 emit(_end_of(claim.run))  # by a later slot of this very call
+            elif claim.won and claim.run is not None:
+                emit(SlotClaimed(claim.key, claim.run.trigger, node=self.node.name))
             elif claim.answer == "unknown":
                 self._registered_at = None
         return answer.claims
@@ -225,11 +274,12 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         if self.dispatcher.waits_for_broker:
             self._poll_at = self._next_poll(now)
             return
-        after = None
+        after, self.node = None, by_the_clock(self.node, self.store)
         while True:
             page = self.store.expired(self.node, CHUNK, after=after)
             self._notice_jump()
-            self._redispatch([run for run in page.runs if self._may_take(run, page.orphaned)])
+            left = [run for run in page.runs if self._may_take(run, page.orphaned)]
+            self._redispatch(self.results.settle(self.store, left))
             if len(page.runs) < CHUNK:
                 break
             after = (page.runs[-1].deadline or 0, page.runs[-1].key)
@@ -249,7 +299,10 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         lease = max(run.lease or 0, self.plan.jobs[run.job].policy.lease)
         if young_for(self.store.young_since, lease, self.store.clock.now()):
             return False
-        return run.state == "queued" or not self._hold_off.on(self.store.clock.monotonic())
+        if run.state == "queued":
+            return True
+        now, renewed = self.store.clock.monotonic(), (run.deadline or 0) - (run.lease or lease)
+        return not (self._hold_off.on(now) or self._jumps.spares(renewed, lease, now))
 
     def _redispatch(self, runs: Sequence[Run]) -> None:
         if runs:
@@ -264,7 +317,16 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
                 emit(_end_of(claim.run))
             elif claim.answer == "paused":
                 emit(_loss(claim))
+            elif claim.won and claim.run is not None and claim.run.trigger == "takeover":
+                self._tell_of_takeover(claim.run, question)
         return claims
+
+    def _tell_of_takeover(self, run: Run, question: Question) -> None:
+        (seen,) = (one for one in question.seen if one.key == run.key)
+        if seen.state in ("running", "released"):  # else only a message of the next attempt was lost
+            since = seen.deadline - (seen.lease if seen.state == "running" else 0)
+            silent = max(0, self.store.clock.now() - since)
+            emit(RunTakenOver(run.key, seen.state, silent, node=self.node.name, attempt=run.attempt))
 
     def _as_seen(self, run: Run) -> Redispatch:
         job = self.plan.jobs.get(run.job)
@@ -285,10 +347,18 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def _notice_jump(self) -> None:
         forward, backward = self.store.clock.take_jumps()
-        if forward > self.config.policy.lease / 3:
-            self._hold(f"the store's clock jumped {forward / 1000:.1f} s forward", self.config.policy.lease)
+        if forward > margin(0):  # else no lease is so short that it matters
+            self._spare_runs(forward)
         if backward > 1000:
+            self._jumps.begin(self.store.clock.monotonic(), self.store.clock.now())
             self._registered_at = None
+
+    def _spare_runs(self, forward: float) -> None:
+        leases = [job.policy.lease for job in self.plan.jobs.values()] or [self.config.policy.lease]
+        clock = self.store.clock
+        self._jumps.note(clock.monotonic(), forward, clock.now())
+        if spared := [lease for lease in leases if forward > margin(lease)]:
+            emit(HeldOff(f"the store's clock jumped {forward / 1000:.1f} s forward", max(spared) / 1000))
 
     def _hold(self, why: str, length: int) -> None:
         if self._hold_off.begin(self.store.clock.monotonic(), length):
@@ -342,8 +412,11 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def close(self) -> None:
         """Give back what was claimed and not published; called in the middle of a tick and again after it."""
-        if not hasattr(self, "dispatcher") or self._ticking:
-            return
+        if hasattr(self, "dispatcher") and not self._ticking:
+            with speaking_as(self.node.name):
+                self._give_back()
+
+    def _give_back(self) -> None:
         # Whose answer did not come may have been won: what was not, the store does not give back.
         asked = [question for question in self._questions if question.asked_at]
         unheard = [Release(key=key, nonce=question.nonce) for question in asked for key in question.keys]
@@ -352,6 +425,10 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             self.dispatcher.close(unheard)
         except StoreError as reason:
             emit(Noted(f"the store did not answer while this node stopped: {reason}"))
+        if self._started:
+            self._started = False
+            take_leave(self.node, self.store)
+        self._alarm.close()
         self.publisher.close()
         self.store.close()
 
@@ -375,6 +452,13 @@ class Question:
         return slots + [one.key for one in self.seen]
 
 
+@beat_init.connect  # type: ignore[misc,unused-ignore]
+def _listen(sender: Any = None, **_: Any) -> None:
+    """Celery's loop is about to begin: from then on it is woken."""
+    if isinstance(scheduler := getattr(sender, "scheduler", None), Scheduler):
+        scheduler.listen()
+
+
 def _ended_later(run: Run) -> bool:
     """Whether a run was ended by another call than the one that decided its slot."""
     return run.ended and run.finished_at != run.claimed_at
@@ -391,9 +475,9 @@ def _loss(claim: Claim) -> Event:
 def _end_of(run: Run) -> Event:
     """How a run ended that no worker holds."""
     if run.state == "abandoned":
-        return RunAbandoned(run.key, run.reason or "")
+        return RunAbandoned(run.key, run.reason or "", **attempt_of(run))
     if run.state == "cancelled":
-        return RunCancelled(run.key, run.reason or "")
+        return RunCancelled(run.key, run.reason or "", **attempt_of(run))
     return SlotSkipped(run.key, run.reason or run.state)
 
 

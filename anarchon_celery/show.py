@@ -1,88 +1,30 @@
-"""What the commands print: tables for people, JSON for machines.
-
-Where nobody reads a terminal a table is plain, and as wide as it has to be: one line for each row.
-On a terminal that is too narrow for it each row becomes a card.
-"""
+"""What the commands print of runs, nodes, jobs and fire times: rows for people, JSON for machines."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
-import click
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
 from rich.table import Table
-from rich.text import Text
 
 from .desk import AppJob, JobView
 from .forecast import FireTime, change_text, local_text, offset_text
-from .protocol import Job, Node, Run
+from .printing import ODD, Row, TableOrCards, table
+from .protocol import BACKFILL, Job, Node, Run
 from .slots import COUNTED, iso
 from .stores import Upgrade
 
-#: The fields of a run in JSON, in the contract's order; instants are those that end in ``_at``.
+#: The fields of a run in JSON, the contract's first; instants are those that end in ``_at``.
 RUN_FIELDS = (
     "job", "slot", "state", "trigger", "dispatch", "attempt", "crashes", "fence", "owner", "task_id",
-    "claimed_at", "queued_at", "started_at", "finished_at", "reason",
+    "claimed_at", "queued_at", "started_at", "finished_at", "reason", "kind", "asked_by",
 )  # fmt: skip
-
-WIDEST = 1000
-
-
-def printer() -> Callable[..., None]:
-    """Return what prints for people."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDEST)
-    return partial(console.print, markup=False)
-
-
-def print_json(value: Any) -> None:
-    """Print for machines."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def instant(ms: int | None) -> str | None:
     """Return an instant as the contract has it, if there is one."""
     return None if ms is None else iso(ms)
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Table:
-    """Return a plain table."""
-    made = Table(box=None, pad_edge=False)
-    for head in heads:
-        made.add_column(head, overflow="fold")
-    for row in rows:
-        made.add_row(*(cell or "" for cell in row))
-    return made
-
-
-class TableOrCards:
-    """A table where it fits; else a card for each row: its first cell, and below it all that is not empty."""
-
-    def __init__(self, heads: Sequence[str], rows: Sequence[Sequence[str | None]]) -> None:
-        self.heads, self.rows = heads, rows
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        whole = table(self.heads, self.rows)
-        if Measurement.get(console, options.update(width=WIDEST), whole).maximum <= options.max_width:
-            yield whole
-            return
-        for row in self.rows:
-            yield Text(row[0] or "")
-            yield self._card(row)
-
-    def _card(self, row: Sequence[str | None]) -> Table:
-        card = Table.grid(padding=(0, 2))
-        card.add_column(min_width=2 + max(map(len, self.heads)))
-        card.add_column(overflow="fold")
-        for head, cell in list(zip(self.heads, row, strict=True))[1:]:
-            if cell:
-                card.add_row(f"  {head}", cell)
-        return card
 
 
 # runs and nodes ---------------------------------------------------------------------------------
@@ -93,43 +35,53 @@ def run_as_json(run: Run) -> dict[str, Any]:
     values = asdict(run)
     instants = {name for name in RUN_FIELDS if name.endswith("_at")} | {"slot"}
     values["reason"] = _why(run)
-    return {name: instant(values[name]) if name in instants else values[name] for name in RUN_FIELDS}
+    shown = {name: instant(values[name]) if name in instants else values[name] for name in RUN_FIELDS}
+    return shown | {"late_ms": late(run), "waited_ms": waited(run), "took_ms": took(run)}
 
 
-def node_as_json(node: Node, alive: bool) -> dict[str, Any]:
-    """Return a node as JSON."""
-    return {
-        "id": node.id, "node": node.name, "app": node.app, "kind": node.kind, "alive": alive,
-        "seen_at": instant(node.seen),
-    }  # fmt: skip
+def late(run: Run) -> int | None:
+    """How long after its slot the run was begun (ms), the last time; of a backfill that says nothing."""
+    return None if run.started_at is None or run.kind == BACKFILL else max(0, run.started_at - run.slot)
 
 
-def nodes_table(nodes: Sequence[tuple[Node, bool]]) -> Table:
-    """Return nodes as a table, each with whether it is alive."""
-    rows = [(node.name, node.kind, "alive" if alive else "gone", iso(node.seen)) for node, alive in nodes]
-    return table(("node", "kind", "", "last seen"), rows)
+def waited(run: Run) -> int | None:
+    """How long its message waited in the queue (ms), if it was noted before the worker was there."""
+    if run.started_at is None or run.queued_at is None or run.started_at < run.queued_at:
+        return None
+    return run.started_at - run.queued_at
 
 
-def runs_table(found: Sequence[Run]) -> Table:
+def took(run: Run) -> int | None:
+    """How long it ran (ms), once it has ended."""
+    return None if run.started_at is None or run.finished_at is None else run.finished_at - run.started_at
+
+
+#: What each column of a table of runs is called.
+RUN_HEADS = ("job", "slot", "state", "attempt", "on", "late", "waited", "took", "why")
+
+
+def runs_table(found: Sequence[Run]) -> TableOrCards:
     """Return runs as a table."""
-    rows = [
-        (
-            run.job, iso(run.slot), run.state, _attempt(run), run.owner or "",
-            _took(run), _why(run) or "",
-        )
-        for run in found
-    ]  # fmt: skip
-    return table(("job", "slot", "state", "attempt", "on", "took", "why"), rows)
+    return TableOrCards(RUN_HEADS, [run_cells(run) for run in found])
+
+
+def run_cells(run: Run) -> Row:
+    """Return a run as texts for people, one below each of :data:`RUN_HEADS`."""
+    reason, asked_by = _why(run), run.asked_by and f"asked for by {run.asked_by}"
+    return (
+        run.job, iso(run.slot), run.state, _attempt(run), run.owner, *map(_seconds, (late(run), waited(run))),
+        _seconds(took(run)), "; ".join(filter(None, (asked_by, reason))),
+    )  # fmt: skip
+
+
+def _seconds(ms: int | None) -> str | None:
+    return None if ms is None else f"{ms / 1000:.1f} s"
 
 
 def _attempt(run: Run) -> str:
-    return f"{run.attempt} ({run.trigger})" if run.attempt else ""
-
-
-def _took(run: Run) -> str:
-    if run.started_at is None or run.finished_at is None:
-        return ""
-    return f"{(run.finished_at - run.started_at) / 1000:.1f} s"
+    if run.attempt:
+        return f"{run.attempt} ({run.trigger})"
+    return "" if run.kind == "scheduled" else f"({run.trigger})"
 
 
 def _why(run: Run) -> str | None:
@@ -138,6 +90,29 @@ def _why(run: Run) -> str | None:
         least = "at least " if run.state == "missed" and run.count >= COUNTED else ""
         return f"{run.reason}: {least}{run.count} slots until {iso(run.until)}"
     return run.reason
+
+
+def node_as_json(node: Node, alive: bool, *, odd: bool = False) -> dict[str, Any]:
+    """Return a node as JSON; ``odd`` is a beat with another schedule than most."""
+    return {
+        "id": node.id, "node": node.name, "app": node.app, "kind": node.kind, "alive": alive,
+        "seen_at": instant(node.seen), "version": node.version, "celery": node.celery, "python": node.python,
+        "clock_offset_ms": node.clock_offset, "schedule": node.schedule, "other_schedule": odd,
+    }  # fmt: skip
+
+
+def nodes_table(nodes: Sequence[tuple[Node, bool]], odd: Container[str] = ()) -> TableOrCards:
+    """Return nodes as a table, each with whether it is alive; those ids are odd by their schedule."""
+    heads = ("node", "kind", "", "last seen", "clock", "versions", "schedule")
+    return TableOrCards(heads, [node_cells(node, alive, node.id in odd) for node, alive in nodes])
+
+
+def node_cells(node: Node, alive: bool, odd: bool) -> Row:
+    """Return a node as texts for people."""
+    clock = None if node.clock_offset is None else f"{node.clock_offset / 1000:+.1f} s"
+    versions = "/".join(filter(None, (node.version, node.celery, node.python)))
+    schedule = node.schedule and f"{node.schedule}{ODD * odd}"
+    return node.name, node.kind, "alive" if alive else "gone", iso(node.seen), clock, versions, schedule
 
 
 # jobs -------------------------------------------------------------------------------------------
@@ -180,11 +155,11 @@ def jobs_table(views: Sequence[JobView]) -> TableOrCards:
     return TableOrCards(heads, [_job_row(view) for view in views])
 
 
-def _job_row(view: JobView) -> tuple[str | None, ...]:
+def _job_row(view: JobView) -> Row:
     floor = instant(view.stored.floor) if view.stored else None
     return (
         view.name, view.schedule, view.zone, *_coming(view), instant(view.last_slot), floor,
-        "yes" if view.supervised else "no", _note(view),
+        "yes" if view.supervised else "no", job_note(view),
     )  # fmt: skip
 
 
@@ -197,7 +172,8 @@ def _coming(view: JobView) -> tuple[str | None, str | None]:
     return iso(view.next_at), local_text(view.next_at, view.mine.zone)
 
 
-def _note(view: JobView) -> str:
+def job_note(view: JobView) -> str:
+    """Return what is to be noted of a job: that it is paused, and who does not know it."""
     paused = pause_text(view.stored)
     notes = (
         view.mine is None and "not in this app",

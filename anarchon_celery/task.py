@@ -10,25 +10,31 @@ Called by hand, or by ``delay()``, a task is an ordinary task.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone, tzinfo
-from typing import Any, NoReturn
+import os
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from traceback import walk_tb
+from typing import Any
 
 from celery import Task as CeleryTask
 from celery.exceptions import Ignore, Reject
 from celery.signals import task_postrun
 from celery.utils import uuid
-from celery.utils.time import make_aware
+from celery.utils.time import maybe_make_aware
 
-from . import headers, worker
-from .errors import HeaderError, StoreError, UnknownVersion, in_one_line
-from .events import MessageDropped, MessageGivenBack, RunRetried, RunStarted, SlotSkipped, emit
-from .keeper import Keeper, keeper_of
+from . import headers, interrupting, unknown, worker  # noqa: F401 - unknown listens to its signal
+from .errors import HeaderError, StoreError, UnknownVersion
+from .events import MessageDropped, RunRetried, RunStarted, SlotSkipped, emit
+from .exits import as_failure, why
+from .keeper import Keeper
 from .lease import HandedOver, HeldLease, Lease, LeaseLost, RunEnded, StaleRun, current_lease, held
-from .protocol import RunKey, Stale
-from .slots import from_iso
+from .overrides import bring_under_lease, under_lease
+from .protocol import Stale
+from .returning import give_back
 
-#: How long a message that cannot be run now waits before somebody may try again (seconds).
-GIVEN_BACK_FOR = 5.0
+#: The hooks that Celery calls when the result is stored.
+AFTER_THE_RESULT = ("on_success", "after_return")
 
 #: Where a request carries its lease from the body to its end.
 LEASE = "anarchon_lease"
@@ -53,32 +59,56 @@ class Task(CeleryTask):  # type: ignore[misc]
         """The lease of this run; outside a scheduled run one that never ends."""
         return current_lease()
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Bring a subclass's own ``__call__`` and ``before_start`` under the lease too."""
+        super().__init_subclass__(**kwargs)
+        bring_under_lease(cls)
+
+    @under_lease
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; under a lease, if beat sent this message."""
-        header = self._header()
-        if header is None:
-            return super().__call__(*args, **kwargs)
-        keeper = keeper_of(self.app, worker.stopping)
-        lease = self._start(keeper, header)
-        setattr(self.request, LEASE, lease)
+        return self.run_under_lease(super().__call__, args, kwargs)
+
+    def run_under_lease(self, body: Callable[..., Any], args: Any, kwargs: Any, *, last: bool = True) -> Any:
+        """Run the body, or what comes before it; under a lease, if beat sent this message."""
+        lease = self._begin()
+        if lease is None:
+            return body(*args, **kwargs)
+        keeper = worker.keeper(self.app)
         try:
-            with held(lease):
-                result = super().__call__(*args, **kwargs)
+            with held(lease), interrupting.body() as lease.body:
+                result = body(*args, **kwargs)
         except Exception as reason:
             _settle(keeper, lease, reason)
             raise
-        except BaseException:
-            _interrupted(keeper, lease)
-            raise
-        _settle(keeper, lease)
+        except BaseException as reason:
+            if lease.pid != os.getpid():  # a fork of the task's own comes to its end
+                raise
+            failure = as_failure(reason)
+            if failure is None:
+                keeper.interrupted(lease, reason)
+                raise
+            _settle(keeper, lease, failure)
+            raise failure from reason
+        if last or lease.raised is not None:
+            _settle(keeper, lease)
         return result
 
     def apply_async(self, *args: Any, **kwargs: Any) -> Any:
         """Send the task, as Celery does; before a retry of this run is sent, the run is requeued."""
         lease = current_lease()
         if isinstance(lease, HeldLease) and _is_retry_of(lease, kwargs):
-            _requeue(keeper_of(self.app, worker.stopping), lease, kwargs, self.app.timezone)
+            _requeue(worker.keeper(self.app), lease, kwargs, self.app)
+            # retry(headers=…) replaces the headers; the run's own must survive.
+            carried = headers.carried_on(lease.order.header, self.name)
+            kwargs["headers"] = {**(kwargs.get("headers") or {}), headers.HEADER: carried}
         return super().apply_async(*args, **kwargs)
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        """Store a state of the task, as Celery does; none of a run that is lost."""
+        lease = current_lease()
+        if not (isinstance(lease, HeldLease) and lease.lost):
+            super().update_state(*args, **kwargs)
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
         """Retry the task, as Celery does; a run that is lost or handed over ends instead."""
@@ -95,55 +125,53 @@ class Task(CeleryTask):  # type: ignore[misc]
         if request.called_directly or request.is_eager or _is_in_body(request.id):
             return None
         header = (request.headers or {}).get(headers.HEADER)
-        # Groups and chords copy headers to their members: what names another task is not a run.
-        return None if isinstance(header, dict) and header.get("task", self.name) != self.name else header
+        own = headers.is_own(
+            header, task_id=request.id, task=request.task, replaced=request.replaced_task_nesting
+        )
+        return header if own else None
+
+    def _begin(self) -> HeldLease | None:
+        """The lease of this message's run, begun now or by ``before_start``; None for any other call."""
+        header = self._header()
+        if header is None:
+            return None
+        lease: HeldLease | None = getattr(self.request, LEASE, None)
+        if lease is None:
+            lease = self._start(worker.keeper(self.app), header)
+            setattr(self.request, LEASE, lease)
+        return None if lease.body_over else lease
 
     def _start(self, keeper: Keeper, header: Any) -> HeldLease:
         try:
             order = headers.read(header)
         except UnknownVersion as reason:
-            self._give_back(_named(header) or f"{self.name}[{self.request.id}]", str(reason))
+            what = headers.named(header) or f"{self.name}[{self.request.id}]"
+            give_back(self, what, str(reason), counted=True)
         except HeaderError as reason:  # nobody could read it: the run's start timeout sends another
             emit(MessageDropped(f"{self.name}[{self.request.id}]", str(reason)))
             raise Ignore(str(reason)) from None
         if worker.stopping() and order.handover:
-            self._give_back(order.key, "the worker stops", delay=0.0)
+            give_back(self, order.key, "the worker stops", delay=0.0)
         request = self.request
         name = worker.shown(request.hostname)
         try:
-            answer = keeper.start(order, token=order.token or uuid(), worker=name, task_id=request.id)
+            answer = keeper.start(
+                order, token=order.token or uuid(), worker=name, task_id=request.id,
+                retries=request.retries or 0,
+            )  # fmt: skip
         except StoreError as reason:
-            self._give_back(order.key, str(reason))
+            give_back(self, order.key, str(reason))
         if isinstance(answer, Stale):
             if answer.wait:  # this host's clock runs ahead of the one that asked for the retry
-                self._give_back(order.key, answer.why, delay=answer.wait / 1000)
-            emit(SlotSkipped(order.key, "stale"))
+                give_back(self, order.key, answer.why, delay=answer.wait / 1000)
+            emit(SlotSkipped(order.key, "stale", node=name))
             raise Ignore(f"{order.key}: {answer.why}")
         if answer.out_of_trust:  # the answer took longer than the lease: nothing is begun on it
             keeper.give_up(answer, "the store answered too late")
             raise answer.ended or RunEnded()
-        emit(RunStarted(order.key, name, answer.attempt, answer.trigger))
+        waited = None if request.retries else max(0, keeper.store.clock.now() - order.claimed_at)
+        emit(RunStarted(order.key, answer.trigger, waited, **answer.whose))
         return answer
-
-    def _give_back(self, what: RunKey | str, reason: str, delay: float = GIVEN_BACK_FOR) -> NoReturn:
-        """Publish the message again, as it is: never run it unclaimed, never lose it.
-
-        ``Reject`` would do neither: after an early ack it does nothing, and Celery 5.7 stores a failure.
-        """
-        request = self.request
-        carried = dict(request.headers)
-        if isinstance(header := carried[headers.HEADER], dict):  # less the token, which is this delivery's
-            carried[headers.HEADER] = {name: value for name, value in header.items() if name != "token"}
-        again = self.signature_from_request(
-            request, countdown=delay, retries=request.retries, headers=carried
-        )
-        try:
-            again.apply_async()
-        except Exception as error:  # no broker either: the run's start timeout sends another
-            emit(MessageDropped(str(what), f"{reason}; {in_one_line(error)}"))
-        else:
-            emit(MessageGivenBack(what, reason, delay))
-        raise Ignore(reason)
 
 
 def _settle(keeper: Keeper, lease: HeldLease, reason: Exception | None = None) -> None:
@@ -154,6 +182,8 @@ def _settle(keeper: Keeper, lease: HeldLease, reason: Exception | None = None) -
         lease.raised = reason
     if isinstance(lease.raised, LeaseLost) and not lease.cancelled:
         keeper.give_up(lease, str(lease.raised) or "the task gave it up")
+        if not lease.cancelled:
+            raise lease.ended or lease.raised from reason
     elif lease.out_of_trust and not lease.lost:
         keeper.confirm(lease)
     if lease.cancelled and (lease.raised is not None or lease.out_of_trust):
@@ -164,16 +194,9 @@ def _settle(keeper: Keeper, lease: HeldLease, reason: Exception | None = None) -
     if isinstance(lease.raised, HandedOver):
         keeper.hand_over(lease)
         raise lease.raised from reason
+    if isinstance(reason, Exception) and not isinstance(reason, (Ignore, Reject)):
+        lease.failure = reason
     lease.body_over = True
-
-
-def _interrupted(keeper: Keeper, lease: HeldLease) -> None:
-    """The pool ends the task: released at once while the worker stops, else left to who asked for it."""
-    if lease.cancelled:
-        keeper.end_cancelled(lease)
-    elif worker.stopping() and lease.order.handover and not lease.lost:
-        keeper.hand_over(lease)
-    keeper.let_go(lease)
 
 
 def _is_in_body(task_id: str) -> bool:
@@ -186,11 +209,11 @@ def _is_retry_of(lease: HeldLease, options: dict[str, Any]) -> bool:
     return options.get("task_id") == lease.task_id and bool(options.get("retries"))
 
 
-def _requeue(keeper: Keeper, lease: HeldLease, options: dict[str, Any], zone: tzinfo) -> None:
+def _requeue(keeper: Keeper, lease: HeldLease, options: dict[str, Any], app: Any) -> None:
     """Let the run wait for the retry; a run that is lost or handed over is not retried."""
     if lease.raised is not None or lease.lost or lease.cancelled:
         raise lease.raised or lease.ended or RunEnded()
-    delay = _milliseconds_until(options.get("countdown"), options.get("eta"), zone)
+    delay = _milliseconds_until(options.get("countdown"), options.get("eta"), app)
     try:
         waiting = keeper.requeue(lease, delay=delay, retries=options["retries"])
         reason = "it had ended or moved on before"
@@ -200,28 +223,26 @@ def _requeue(keeper: Keeper, lease: HeldLease, options: dict[str, Any], zone: tz
         keeper.lose(lease, reason)
         raise lease.ended or RunEnded()
     lease.waiting_for_retry = True
-    emit(RunRetried(lease.key, lease.ms, options["retries"]))
-    # retry(headers=…) replaces the headers; the run's own must survive.
-    options["headers"] = {
-        **(options.get("headers") or {}),
-        headers.HEADER: lease.order.header,
-    }
+    emit(RunRetried(lease.key, lease.ms, options["retries"], **lease.whose))
 
 
-def _milliseconds_until(countdown: float | None, eta: datetime | None, zone: tzinfo) -> int:
-    """How long from now a retry may not be started yet: as Celery reads it, a naive eta in the app's zone."""
+def _milliseconds_until(countdown: float | None, eta: datetime | None, app: Any) -> int:
+    """How long from now a retry may not be started yet: as Celery's workers read it, a naive eta in UTC."""
     if not countdown and eta is not None:
-        aware = eta if eta.tzinfo else make_aware(eta, zone)
-        countdown = (aware - datetime.now(timezone.utc)).total_seconds()
+        countdown = (maybe_make_aware(eta, app.timezone) - app.now()).total_seconds()
     return max(0, round(1000 * (countdown or 0)))
 
 
-def _named(header: Any) -> RunKey | None:
-    """The run that a header of an unknown version seems to be about, for the log."""
-    try:
-        return RunKey(str(header["job"]), from_iso(header["slot"]))
-    except (KeyError, TypeError, ValueError):
+def _on_its_way(task: Task, lease: HeldLease) -> Exception | None:
+    """What went wrong with what was to be stored or sent after the body: to Celery a failure.
+
+    Celery before 5.7 lets errors of hooks come here as well, when all of it is stored and sent.
+    """
+    error = sys.exc_info()[1]
+    if not isinstance(error, Exception) or not lease.body_over:
         return None
+    hooks = [getattr(getattr(type(task), name), "__code__", None) for name in AFTER_THE_RESULT]
+    return None if any(frame.f_code in hooks for frame, _ in walk_tb(error.__traceback__)) else error
 
 
 @task_postrun.connect
@@ -231,19 +252,43 @@ def _finish(sender: Any = None, retval: Any = None, state: Any = None, **_: Any)
         return
     # Not by the message's id: a doubled message, or a retry, may run beside the first one.
     lease = getattr(sender.request, LEASE, None)
-    if lease is None or lease.waiting_for_retry:
+    if lease is None or lease.pid != os.getpid():
         return
-    keeper = keeper_of(sender.app, worker.stopping)
+    keeper = worker.keeper(sender.app)
     try:
-        if keeper.holds(lease):
-            _record_end(keeper, lease, state, retval)
+        if (ended := _ended_by_pool()) is None:
+            _end(sender, keeper, lease, state, retval)
+        elif not (lease.ended_by_pool or lease.waiting_for_retry):
+            keeper.interrupted(lease, ended)
     finally:
-        keeper.let_go(lease)
+        keeper.over(lease)
 
 
-def _record_end(keeper: Keeper, lease: HeldLease, state: Any, retval: Any) -> None:
-    if state == "FAILURE" or isinstance(retval, StaleRun):
-        keeper.finish(lease, "failed", in_one_line(retval))
+def _ended_by_pool() -> BaseException | None:
+    """What the pool ends this message with, be it in the midst of what follows the body."""
+    error = sys.exc_info()[1]
+    if error is None or isinstance(error, Exception) or as_failure(error) is not None:
+        return None
+    return error
+
+
+def _end(task: Task, keeper: Keeper, lease: HeldLease, state: Any, retval: Any) -> None:
+    if not keeper.holds(lease) or lease.waiting_for_retry:
+        return
+    try:
+        _record_end(keeper, lease, state, retval, _on_its_way(task, lease))
+    except BaseException as reason:
+        if not isinstance(reason, Exception):  # it was perhaps not recorded
+            keeper.interrupted(lease, reason)
+        raise
+
+
+def _record_end(
+    keeper: Keeper, lease: HeldLease, state: Any, retval: Any, error: Exception | None
+) -> None:  # fmt: skip
+    error = lease.failure or error
+    if error is not None or state == "FAILURE" or isinstance(retval, StaleRun):
+        keeper.finish(lease, "failed", why(error or retval))
     elif state in ("SUCCESS", "IGNORED"):  # an Ignore of the task's own, as after replace(): it is done
         keeper.finish(lease, "succeeded")
     elif state == "REJECTED" and getattr(retval, "requeue", False):

@@ -7,7 +7,8 @@ stands here is what happens. The Lua scripts of the Redis store say the same in 
 are held against this by the tests.
 
 The order is that of a run's life. The claim has a module of its own, :mod:`.claiming`, and so have
-what the holder of a run does, :mod:`.holding`, and what becomes of the other runs of a job: :mod:`.turns`.
+what the holder of a run does, :mod:`.holding`, what somebody asks for, :mod:`.requests`, and what becomes
+of the other runs of a job: :mod:`.turns`.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ from .protocol import (
     Run,
     RunKey,
     Sent,
+    Settle,
 )
+from .requests import backfill, cancel, forget_job, trigger
 from .turns import buffer, end, hold_back, is_held_back, pause, resume, until
 
 __all__ = [
-    "register", "claim", "redispatch", "sent", "start", "start_timeout",
+    "register", "claim", "redispatch", "sent", "settle", "start", "start_timeout",
     "renew", "can_be_put_back", "lost_to", "finish", "requeue", "release", "pause", "resume", "rewind",
-    "forget",
+    "forget", "trigger", "backfill", "cancel", "forget_job",
 ]  # fmt: skip
 
 # register ---------------------------------------------------------------------------------------
@@ -178,6 +181,24 @@ def start_timeout(first: int, dispatches: int) -> int:
     """How long a message may wait: doubled for each dispatch since the last start, up to an hour."""
     doubled: int = first << (dispatches - 1)
     return max(first, min(doubled, LONGEST_START_TIMEOUT))
+
+
+# settle -----------------------------------------------------------------------------------------
+
+
+def settle(ledger: Ledger, now: int, settled: Sequence[Settle]) -> list[bool]:
+    """End runs that nobody will start; false means that one is not so, and nothing was written."""
+    return [_settle(ledger, now, one) for one in settled]
+
+
+def _settle(ledger: Ledger, now: int, one: Settle) -> bool:
+    run = ledger.runs.get(one.key)
+    if run is None or one.dispatch not in (None, run.dispatch):
+        return False
+    if run.state in ("claimed", "queued", "released"):
+        end(ledger, run, now, one.outcome, one.reason)
+        return True
+    return run.state == one.outcome  # this very call was carried out before
 
 
 # the store's clock went back --------------------------------------------------------------------

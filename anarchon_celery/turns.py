@@ -23,6 +23,19 @@ def is_held_back(ledger: Ledger, run: Run) -> bool:
     return run.kind == "scheduled" and job is not None and job.paused is not None
 
 
+def has_to_wait(ledger: Ledger, run: Run) -> bool:
+    """Whether others of its job are in the way of a run that comes, where overlap forbids them.
+
+    For one that somebody asked for only what runs counts, and other such runs, those that wait too.
+    """
+    if run.kind == "scheduled":
+        return ledger.others_active(run.key)
+    others = ledger.active_of(run.job) + ledger.buffered_of(run.job)
+    return any(
+        other.state == "running" or other.kind != "scheduled" for other in others if other.key != run.key
+    )
+
+
 # Ends and waits ---------------------------------------------------------------------------------
 
 

@@ -137,6 +137,7 @@ class Cron(FireTimes):
     either_day: bool = False
     every_occurrence: bool = False
     _of_hour: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _key: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in _FIELDS:
@@ -149,10 +150,17 @@ class Cron(FireTimes):
                 f"day of month {min(self.days_of_month)} does not exist in {months}: give {longest} at most"
             )
         object.__setattr__(self, "_of_hour", _times_of_hour(self.minutes, self.seconds))
+        object.__setattr__(self, "_key", self._written())
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
     @property
     def key(self) -> str:
         """All fields, what they mean together, and the zone."""
+        return self._key
+
+    def _written(self) -> str:
         fields = [
             "*" if (allowed := getattr(self, name)) == whole else ",".join(map(str, allowed))
             for name, whole in _FIELDS.items()
@@ -163,11 +171,11 @@ class Cron(FireTimes):
 
     def next(self, after: int) -> int | None:
         """Return the first fire time after an instant; ``None`` only at the end of the calendar."""
-        return self._nearest(after, 1)
+        return _remembered(self, after, 1)
 
     def previous(self, until: int) -> int | None:
         """Return the latest fire time up to an instant."""
-        return self._nearest(until, -1)
+        return _remembered(self, until, -1)
 
     def count(self, after: int, until: int, most: int) -> int:
         """Count by arithmetic within each day."""
@@ -252,6 +260,12 @@ class Cron(FireTimes):
             year, month = year + (month + step - 1) // 12, (month + step - 1) % 12 + 1
             if not 1 < year < 9999:
                 return
+
+
+@lru_cache(maxsize=8192)
+def _remembered(cron: Cron, instant: int, step: int) -> int | None:
+    """Return the nearest fire time; jobs with one schedule ask the same things at one look."""
+    return cron._nearest(instant, step)
 
 
 @lru_cache(maxsize=8192)

@@ -57,6 +57,7 @@ class Proxy:
         self.answers = 0  #: chunks that came from the server
         self.dropped = 0  #: answers that were dropped
         self._doomed: set[tuple[socket.socket, socket.socket]] = set()  #: whose next answer is dropped
+        self._holes: set[tuple[socket.socket, socket.socket]] = set()  #: open, and nothing goes through
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
@@ -81,9 +82,17 @@ class Proxy:
     def reset(self) -> None:
         """Reset all connections, of both sides; new ones are accepted."""
         with self._lock:
-            pairs, self._pairs = self._pairs, set()
+            pairs, self._pairs, self._holes = self._pairs, set(), set()
         for pair in pairs:
             self._cut(pair, reset=True)
+
+    def half_open(self) -> None:
+        """Let nothing go through the connections there are, as if a firewall had forgotten them.
+
+        Either side goes on to think that they are open, until they are reset; new ones are good.
+        """
+        with self._lock:
+            self._holes |= self._pairs
 
     def heal(self) -> None:
         """Be a good proxy again; what was swallowed stays lost."""
@@ -138,14 +147,14 @@ class Proxy:
     def _pass_requests(self, pair: tuple[socket.socket, socket.socket]) -> None:
         with contextlib.suppress(OSError):
             while chunk := pair[0].recv(65536):
-                if self.requests_vanish:
+                if self.requests_vanish or pair in self._holes:
                     continue
                 self.requests += 1
                 if self._is_lost(pair, chunk):
                     self._end(pair, reset=True)
                     return
                 pair[1].sendall(chunk)
-        while self.requests_vanish and not self._over.wait(0.02):
+        while (self.requests_vanish or pair in self._holes) and not self._over.wait(0.02):
             pass  # nor does the server learn that the connection was closed
         self._end(pair)
 
@@ -169,7 +178,7 @@ class Proxy:
                     self._over.wait(self.delay)
                 for said, instead in self.rewrites.items():
                     chunk = chunk.replace(said, instead)
-                if not self.answers_vanish:
+                if not (self.answers_vanish or pair in self._holes):
                     pair[0].sendall(chunk)
         self._end(pair)
 

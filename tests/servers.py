@@ -28,6 +28,7 @@ BINARIES = {
     'postgresql': 'postgres',
     'mariadb': 'mariadbd',
     'rabbitmq': 'rabbitmq-server',
+    'chromium': 'chromedriver',  # Debian's comes with the browser
     'cc': 'cc',
     'openssl': 'openssl',
 }

@@ -31,8 +31,8 @@ SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 
 #: What ``Faults`` stands in the way of.
 VERBS = (
-    "register", "claim", "sent", "expired", "redispatch", "release", "prune",
-    "start", "renew", "finish", "pause", "resume",
+    "register", "claim", "sent", "expired", "redispatch", "release", "prune", "settle",
+    "start", "renew", "finish", "pause", "resume", "trigger", "backfill", "cancel", "forget", "leave",
 )  # fmt: skip
 
 
@@ -305,6 +305,7 @@ def lines(log, containing: str = "") -> list[str]:
         record.getMessage().removeprefix("[anarchon] ")
         for record in log.records
         if record.name.startswith("anarchon_celery") and containing in record.getMessage()
+        and record.levelno >= logging.INFO
     ]
 
 

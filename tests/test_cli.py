@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import socket
 import struct
 import subprocess
@@ -17,16 +18,23 @@ import textwrap
 import time
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
+import click
+import jsonschema
 import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
+from celery.bin.celery import celery as celery_command
 from celery.schedules import BaseSchedule, crontab
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from rich.console import Console
 
-from anarchon_celery import cli, show
+from anarchon_celery import cli, printing, show
 from anarchon_celery.chain import Chain
+from anarchon_celery.config import Config
+from anarchon_celery.desk import Desk as Table
 from anarchon_celery.folding import FOLD_AFTER
 from anarchon_celery.protocol import Node, Offer, Registration, Run, RunKey, Sent, Start
 from anarchon_celery.schedules import cron, every, once
@@ -37,11 +45,20 @@ from tests.servers import free_port
 
 T = from_iso("2026-10-10T12:00:30.000Z")
 
-#: The contract's.
+#: The contract's, and what is more.
 RUN_FIELDS = [
     "job", "slot", "state", "trigger", "dispatch", "attempt", "crashes", "fence", "owner", "task_id",
     "claimed_at", "queued_at", "started_at", "finished_at", "reason",
+    "kind", "asked_by", "late_ms", "waited_ms", "took_ms",
 ]  # fmt: skip
+
+#: What JSON has to look like, by the command that prints it.
+SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "commands.schema.json").read_text())
+
+
+def check_schema(command: str, said) -> None:
+    """Hold what a command prints as JSON against what the docs say."""
+    jsonschema.validate(said, SCHEMA | {"$ref": f"#/$defs/commands/{command}"})
 
 
 class Checked(BaseSchedule):
@@ -93,7 +110,13 @@ class Desk:
     def json(self, *words: str):
         result = self.run(*words, "--json")
         assert 0 == result.exit_code, result.output
-        return json.loads(result.output)
+        return self.read(words[0], result)
+
+    def read(self, command: str, result):
+        """What a command printed as JSON, whatever its status."""
+        said = json.loads(result.stdout)
+        check_schema(command, said)
+        return said
 
     def story(self) -> int:
         """Two jobs on two nodes: a run that ended, one that is held, one that was skipped, some missed."""
@@ -162,7 +185,8 @@ def test_runs_as_json_newest_first(desk):
         "dispatch": 1, "attempt": 1, "crashes": 0, "fence": fence, "owner": "celery@c:3",
         "task_id": "id-report", "claimed_at": "2026-10-10T12:00:30.005Z",
         "queued_at": "2026-10-10T12:00:30.010Z", "started_at": "2026-10-10T12:00:30.020Z",
-        "finished_at": None, "reason": None,
+        "finished_at": None, "reason": None, "kind": "scheduled", "asked_by": None, "late_ms": 20,
+        "waited_ms": 10, "took_ms": None,
     }  # fmt: skip
     assert expected == found[1]
 
@@ -172,6 +196,7 @@ def test_the_fields_of_a_run_are_the_contracts_in_its_order(desk):
     assert RUN_FIELDS == list(desk.json("runs", "--job", "sync")[0])
 
 
+RUNS_HEADS = ["job", "slot", "state", "attempt", "on", "late", "waited", "took", "why"]
 SEVERAL = "came due while no node was looking: 60 slots until 2026-10-10T12:00:29.000Z"
 
 
@@ -187,7 +212,8 @@ def test_runs_by_job_by_state_and_by_number(desk):
     assert ["failed", "missed"] == [run["state"] for run in desk.json("runs", "--job", "sync")]
     assert ["report"] == [run["job"] for run in desk.json("runs", "--state", "running")]
     assert ["skipped"] == [run["state"] for run in desk.json("runs", "-n", "1")]
-    assert [] == desk.json("runs", "--job", "nobody")
+    desk.store.register(Node(id="i", name="c:3"), [Registration(job="fresh", hash="h")], now=T)
+    assert [] == desk.json("runs", "--job", "fresh")
 
 
 def test_runs_as_a_table(desk):
@@ -195,12 +221,12 @@ def test_runs_as_a_table(desk):
     result = desk.run("runs")
     assert 0 == result.exit_code
     assert [
-        ["job", "slot", "state", "attempt", "on", "took", "why"],
+        RUNS_HEADS,
         ["report", "2026-10-10T12:00:31.000Z", "skipped", "overlap"],
-        ["report", "2026-10-10T12:00:30.000Z", "running", "1 (scheduled)", "celery@c:3"],
+        ["report", "2026-10-10T12:00:30.000Z", "running", "1 (scheduled)", "celery@c:3", "0.0 s", "0.0 s"],
         [
-            "sync", "2026-10-10T12:00:30.000Z", "failed", "1 (scheduled)", "celery@c:3", "1.5 s",
-            "ValueError: no [bold]markup[/bold]",
+            "sync", "2026-10-10T12:00:30.000Z", "failed", "1 (scheduled)", "celery@c:3", "0.0 s", "0.0 s",
+            "1.5 s", "ValueError: no [bold]markup[/bold]",
         ],
         ["sync", "2026-10-10T11:59:30.000Z", "missed", SEVERAL],
     ] == cells(result.output)  # fmt: skip
@@ -224,9 +250,11 @@ def test_status_as_json(desk):
     assert ["store", "jobs", "nodes", "paused", "active", "buffered"] == list(found)
     assert (desk.app.conf.anarchon_store, 2) == (found["store"], found["jobs"])
     seen = ["2026-10-10T12:00:30.000Z", "2026-10-10T12:00:31.000Z"]
+    more = dict.fromkeys(("version", "celery", "python", "clock_offset_ms", "schedule"))
+    more |= {"app": "proj", "kind": "beat", "alive": True, "other_schedule": False}
     assert [
-        {"id": "id-1", "node": "a:1", "app": "proj", "kind": "beat", "alive": True, "seen_at": seen[1]},
-        {"id": "id-0", "node": "b:2", "app": "proj", "kind": "beat", "alive": True, "seen_at": seen[0]},
+        {"id": "id-1", "node": "a:1", "seen_at": seen[1]} | more,
+        {"id": "id-0", "node": "b:2", "seen_at": seen[0]} | more,
     ] == found["nodes"]
     assert ([], []) == (found["paused"], found["buffered"])
     assert [("report", "running")] == [(run["job"], run["state"]) for run in found["active"]]
@@ -237,11 +265,11 @@ def test_status_as_a_table(desk):
     desk.story()
     assert [
         [f"store {desk.app.conf.anarchon_store}, 2 jobs"],
-        ["node", "kind", "last seen"],
+        ["node", "kind", "last seen", "clock", "versions", "schedule"],
         ["a:1", "beat", "alive", "2026-10-10T12:00:31.000Z"],
         ["b:2", "beat", "alive", "2026-10-10T12:00:30.000Z"],
-        ["job", "slot", "state", "attempt", "on", "took", "why"],
-        ["report", "2026-10-10T12:00:30.000Z", "running", "1 (scheduled)", "celery@c:3"],
+        RUNS_HEADS,
+        ["report", "2026-10-10T12:00:30.000Z", "running", "1 (scheduled)", "celery@c:3", "0.0 s", "0.0 s"],
     ] == cells(desk.run("status").output)
 
 
@@ -284,9 +312,9 @@ def test_status_shows_what_is_paused_and_what_waits(desk):
         ["paused", "why"],
         ["report", "no [bold] deploys (by ann@host, 2026-10-10T12:00:31.100Z)"],
         ["sync", "moved (by bob@host, 2026-10-10T12:00:31.200Z)"],
-        ["job", "slot", "state", "attempt", "on", "took", "why"],
+        RUNS_HEADS,
         ["nightly", "2026-10-10T12:00:30.000Z", "claimed"],
-        ["report", "2026-10-10T12:00:30.000Z", "running", "1 (scheduled)", "celery@c:3"],
+        ["report", "2026-10-10T12:00:30.000Z", "running", "1 (scheduled)", "celery@c:3", "0.0 s", "0.0 s"],
         ["nightly", "2026-10-10T12:01:30.000Z", "buffered"],
     ] == table[4:]
 
@@ -389,6 +417,17 @@ def test_the_last_slot_of_a_job_that_fires_seldom_is_found_behind_a_thousand_of_
     assert {"often": iso(slots[-1]), "seldom": iso(T)} == last
 
 
+def test_what_somebody_wrote_and_will_not_run_is_said(desk_with):
+    desk = desk_with(beat_schedule={"sync": ENTRIES["sync"]})
+    desk.app.add_periodic_task(60.0, desk.app.task(name="lost", shared=False)(nothing).s(), name="lost")
+    desk.app.conf.beat_schedule = {"sync": ENTRIES["sync"]}
+    result = desk.run("jobs")
+    assert (0, ["sync"]) == (result.exit_code, [row[0] for row in cells(result.stdout)[1:]])
+    assert "beat_schedule was set after add_periodic_task: 1 entry of that left out; set it before\n" == (
+        result.stderr
+    )
+
+
 @pytest.mark.parametrize("schedule", ["61 * * * *", Raising()])
 def test_a_refused_entry_is_said_and_the_others_are_shown(desk_with, schedule):
     desk = desk_with(beat_schedule={"sync": ENTRIES["sync"], "bad": {"task": "t", "schedule": schedule}})
@@ -412,7 +451,7 @@ def on_a_terminal(width: int, shown) -> str:
 def test_a_table_that_is_too_wide_becomes_cards():
     rows = [("report", "every 1d at 02:30", None, "paused: [i]deploy[/i] by somebody who says why at length"),
             ("sync", "every 10s", "yes", "")]  # fmt: skip
-    shown = show.TableOrCards(("job", "schedule", "supervised", "note"), rows)
+    shown = printing.TableOrCards(("job", "schedule", "supervised", "note"), rows)
     assert textwrap.dedent("""\
         report
           schedule    every 1d at 02:30
@@ -428,8 +467,60 @@ def test_a_table_that_is_too_wide_becomes_cards():
         sync    every 10s          yes""") == on_a_terminal(100, shown)
 
 
+ODD = "bad\x1b[31mname\n[b]2[/b]\x9bJ"
+
+
+def test_what_somebody_wrote_does_nothing_to_a_terminal(desk, monkeypatch):
+    store = desk.store
+    store.register(Node(id="i", name=ODD), [Registration(job=ODD, hash="h")], now=T)
+    store.claim("a", [Offer(job=ODD, slots=(T,))], nonce="n", now=T)
+    store.pause(ODD, reason=ODD, by=ODD, now=T)
+    store.cancel(RunKey(ODD, T), reason=ODD, now=T)
+    seen = [["status"], ["runs"], ["jobs"], ["runs", "--job", ODD + "?"]]
+    steered = [["resume", ODD], ["pause", ODD], ["trigger", ODD], ["cancel", ODD, iso(T)]]
+    for command in [*seen, *steered, ["forget", ODD, "--yes"]]:
+        for as_json in ([], ["--json"]):
+            output = desk.run(*command, *as_json).output
+            assert ("\x1b" in output, "\x9b" in output) == (False, False), command
+    assert on_a_terminal(12, printing.TableOrCards(("job", "why"), [(ODD, ODD)])).isascii()
+
+
+def test_ten_thousand_runs_are_shown_at_once(monkeypatch):
+    runs = [Run(job="report", slot=T + n, state="failed", reason="ValueError") for n in range(10_000)]
+    began = time.process_time()
+    lines = on_a_terminal(100, show.runs_table(runs)).splitlines()
+    assert (10_001, True) == (len(lines), time.process_time() - began < 5)
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_runs_and_nodes_are_readable_in_80_columns():
+    run = Run(
+        job="report", slot=T, kind="manual", state="failed", trigger="manual", attempt=2,
+        owner="celery@host-a:41907", claimed_at=T, queued_at=T, started_at=T + 1_500, finished_at=T + 2_000,
+        asked_by="anna@desk",
+        reason="ValueError: " + "no such region " * 5,
+    )  # fmt: skip
+    shown = on_a_terminal(80, show.runs_table([run])).splitlines()
+    assert all(len(line) <= 80 for line in shown)
+    assert ["report", "  slot     2026-10-10T12:00:30.000Z", "  state    failed"] == shown[:3]
+    assert ["  late     1.5 s", "  waited   1.5 s", "  took     0.5 s"] == shown[5:8]
+    node = Node(
+        id="i", name="celery@host-a:41907", kind="worker", seen=T, version="0.1.0", celery="5.6.0",
+        python="3.12.1", clock_offset=-1_500,
+    )  # fmt: skip
+    shown = on_a_terminal(80, show.nodes_table([(node, True)])).splitlines()
+    assert all(len(line) <= 80 for line in shown)
+    assert ["  clock      -1.5 s", "  versions   0.1.0/5.6.0/3.12.1"] == shown[-2:]
+
+
 def printed_on_a_terminal(width: int, command: list[str], folder) -> list[str]:
-    """What a real command prints on a terminal of this width."""
+    """What a real command prints on a terminal of this width, its colours aside."""
+    out = screen(width, command, folder)
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in out.splitlines()]
+
+
+def screen(width: int, command: list[str], folder) -> str:
+    """All that a real command sends to a terminal of this width."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
@@ -440,7 +531,7 @@ def printed_on_a_terminal(width: int, command: list[str], folder) -> list[str]:
         with open(ours, "rb", buffering=0) as screen:
             out = b"".join(iter(lambda: read_or_end(screen), b""))
     assert 0 == running.returncode, out.decode()
-    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in out.decode().splitlines()]
+    return out.decode()
 
 
 def read_or_end(screen) -> bytes:
@@ -448,6 +539,15 @@ def read_or_end(screen) -> bytes:
         return screen.read(65_536)
     except OSError:  # what Linux says where nobody holds the other end any more
         return b""
+
+
+def test_who_wants_no_colours_gets_none(desk, monkeypatch):
+    """By Celery's option; NO_COLOR is rich's own affair."""
+    for no_color in (True, False):
+        with click.Context(cli.anarchon, obj=Table(desk.app, Config.of(desk.app), no_color=no_color)):
+            assert no_color == printing.console().no_color
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert printing.console().no_color
 
 
 def test_80_columns_are_enough(tmp_path):
@@ -473,6 +573,11 @@ def test_80_columns_are_enough(tmp_path):
         "                                                          not exist, first",
         "                                                          instant after",
     ] == printed_on_a_terminal(80, [*command, *words], tmp_path)
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    now = time.time_ns() // 1_000_000
+    store.register(Node(id="i", name="gone:1"), [], now=now - HOUR // 2)
+    store.close()
+    assert "\x1b[31mgone" in screen(80, [*command, "status"], tmp_path)
     lines = printed_on_a_terminal(80, [*command, "jobs"], tmp_path)
     assert ["report", "schedule", "zone", "next", "local", "supervised", "note"] == [
         line.split()[0] for line in lines
@@ -557,6 +662,7 @@ def test_the_zone_is_the_schedules_else_the_apps(desk_with, schedule, zone):
         (("next", "repot"), "there is no job 'repot'; did you mean 'report'?"),
         (("next", "wholly-else"), "there is no job 'wholly-else'; `jobs` lists all there are"),
         (("next", "report", "--from", "29.3.2026"), "--from: '29.3.2026' is no moment: write it as 20"),
+        (("runs", "--job", "repot"), "there is no job 'repot'; did you mean 'report'?"),
         (("pause", "repot"), "there is no job 'repot'; did you mean 'report'?"),
         (("pause", "old1"), "there is no job 'old1'; did you mean 'old'?"),
         (("resume", "repot"), "there is no job 'repot'; did you mean 'report'?"),
@@ -739,7 +845,10 @@ def test_pause_and_resume_as_json(desk):
 # What is wrong ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["status", "runs", "jobs", "pause report", "resume report"])
+@pytest.mark.parametrize("command", [
+    "status", "runs", "jobs", "pause report", "resume report", "trigger report", "forget report --yes",
+    "prune", "backfill report --from 2026-10-09 --to 2026-10-11 --yes", "cancel report 2026-10-10",
+])  # fmt: skip
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_store_that_is_not_there_is_one_line_and_status_1(desk_with, command, as_json):
     port = free_port()
@@ -823,12 +932,9 @@ def test_celery_has_the_command(project, redis_url):
     assert (0, "") == (ended.returncode, ended.stderr)
     (run,) = json.loads(ended.stdout)
     assert ("sync", "claimed", RUN_FIELDS) == (run["job"], run["state"], list(run))
-    ended = project("-A", "proj", "anarchon", "status")
-    assert 0 == ended.returncode
-    assert ended.stdout.startswith(f"store {redis_url}, 1 job")
 
 
-def test_a_job_is_paused_shown_and_resumed_from_the_shell(project, redis_url):
+def test_a_job_is_paused_and_shown_from_the_shell(project, redis_url):
     store = open_store(redis_url)
     store.register(Node(id="i", name="a:1"), [Registration(job="sync", hash="h")])
     store.close()
@@ -839,12 +945,6 @@ def test_a_job_is_paused_shown_and_resumed_from_the_shell(project, redis_url):
     assert 0 == ended.returncode
     assert ended.stderr.startswith("entry 'bad': cron '61 * * * *': ")
     assert pause == {job["job"]: job["paused"] for job in json.loads(ended.stdout)}["sync"]
-    ended = project("-A", "proj", "anarchon", "resume", "sync")
-    assert (0, "") == (ended.returncode, ended.stderr)
-    assert ended.stdout.startswith("sync goes on; it was paused: deploy (by ")
-    store = open_store(redis_url)
-    assert [None] == [job.paused for job in store.jobs()]
-    store.close()
 
 
 def test_a_decorated_task_is_a_job(tmp_path):
@@ -865,6 +965,53 @@ def test_a_decorated_task_is_a_job(tmp_path):
 
 def test_without_a_project_it_is_one_line_and_status_2(project):
     ended = project("anarchon", "status")
-    assert (2, "") == (ended.returncode, ended.stdout)
-    assert "Error: name your project: celery -A proj anarchon …" == ended.stderr.splitlines()[-1]
-    assert 1 == sum(line.startswith("Error") for line in ended.stderr.splitlines())
+    expected = (2, "", "Error: name your project: celery -A proj anarchon …\n")
+    assert expected == (ended.returncode, ended.stdout, ended.stderr)
+
+
+def test_the_help_of_a_command_needs_no_project():
+    app = Celery("default", set_as_current=False)
+    context = CLIContext(app=app, no_color=True, workdir=None)
+    result = CliRunner().invoke(cli.anarchon, ["pause", "--help"], obj=context, prog_name="celery anarchon")
+    assert (0, True) == (result.exit_code, "Usage: celery anarchon pause" in result.output)
+    app.close()
+
+
+def test_who_reads_no_further_is_no_error(project, tmp_path):
+    words = f"{shlex.quote(sys.executable)} -m celery -A proj anarchon next sync -n 1000"
+    shell = ["bash", "-c", f"{words} | head -n 1"]
+    ended = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (1, "") == (ended.stdout.count("\n"), ended.stderr)
+
+
+def test_a_shell_completes_commands_jobs_and_states(tmp_path, monkeypatch):
+    """As click does it for bash, zsh and fish."""
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    store.register(Node(id="i", name="a:1"), [Registration(job="sweep", hash="h")])
+    store.close()
+    (tmp_path / "completed.py").write_text(
+        textwrap.dedent(f"""
+            from celery import Celery
+
+            print("this is no name")
+            app = Celery("completed", broker="memory://", set_as_current=False)
+            app.conf.anarchon_store = "sqlite:///{tmp_path}/jobs.db"
+            app.conf.beat_schedule = {{"sync": {{"task": "t", "schedule": "1h"}}}}
+            """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "failing.py").write_text("raise ZeroDivisionError")
+
+    def completed(typed: str, project: str = "completed") -> list[str]:
+        words = ["-A", project, "anarchon", *typed.split(" ")]
+        shell = ShellComplete(celery_command, {}, "celery", "_CELERY_COMPLETE")
+        return [one.value for one in shell.get_completions(words[:-1], words[-1])]
+
+    assert ["pause"] == completed("pa")
+    assert ["sweep", "sync"] == completed("pause s") == completed("runs --job s")
+    assert ["cancelled", "claimed"] == completed("runs --state c")
+    assert [] == completed("pause s", "failing") == completed("pause s", "nosuch")
+    monkeypatch.delitem(sys.modules, "completed")
+    (tmp_path / "jobs.db").unlink()
+    (tmp_path / "jobs.db").mkdir()
+    assert ["sync"] == completed("cancel s")

@@ -12,6 +12,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from anarchon_celery.config import A_STORE, Config, Policy, policy_of, redacted
+from anarchon_celery.endpoints import RIGHT
 from anarchon_celery.errors import SettingError
 from anarchon_celery.stores import SCHEMES
 
@@ -75,6 +76,7 @@ def test_defaults():
             supervised=None,
         ),
         cron_deadline=None,
+        in_flight=1_100,
         warnings=(),
     )
 
@@ -126,7 +128,26 @@ def test_every_setting_is_read():
             stop_grace=0,
         ),
         cron_deadline=90_000,
+        in_flight=1_100,
     )
+
+
+@pytest.mark.parametrize(
+    ("broker", "options", "in_flight"),
+    [
+        ("redis://localhost/1", {}, 1_100),
+        ("rediss://localhost/1", {"polling_interval": 0.5}, 600),
+        ("valkey://localhost", {"polling_interval": None}, 1_100),
+        ("sentinel://a:26379;sentinel://b:26379", {"master_name": "m"}, 1_100),
+        ("amqp://guest@localhost", {"polling_interval": 3}, 0),
+        ("filesystem://", {}, 0),
+        (None, {}, 0),
+    ],
+)
+def test_for_how_long_a_stopping_worker_is_sent_messages_is_its_brokers(broker, options, in_flight):
+    assert in_flight == config(
+        broker_url=broker, broker_transport_options=options, anarchon_store="sqlite:///jobs.db"
+    ).in_flight  # fmt: skip
 
 
 def test_none_is_not_given():
@@ -357,8 +378,8 @@ def test_django_settings_module(tmp_path):
 
 ALL = (
     "catch_up, catch_up_window, claim_timeout, first_catch_up, handover, heartbeat, history, jitter, lease, "
-    "log_runs, max_crashes, max_runtime, node, overlap, poll, prefix, start_timeout, stop_grace, store, "
-    "store_options"
+    "log_runs, max_crashes, max_runtime, metrics, node, overlap, poll, prefix, start_timeout, stop_grace, "
+    "store, store_options"
 )
 
 
@@ -422,9 +443,10 @@ ALL = (
         ("anarchon_overlap", False, f"False: {OVERLAPS}"),
         ("anarchon_overlap", ["skip"], f"<list>: {OVERLAPS}; did you mean 'skip'?"),
         ("anarchon_catch_up", "last", f"'last': {CATCH_UPS}; did you mean 'latest'?"),
-        ("anarchon_max_crashes", 0, "0: a whole number of at least 1 is right"),
-        ("anarchon_max_crashes", 2.0, "2.0: a whole number of at least 1 is right"),
-        ("anarchon_max_crashes", True, "True: a whole number of at least 1 is right"),
+        ("anarchon_max_crashes", 0, "0: a whole number from 1 to 1000000 is right"),
+        ("anarchon_max_crashes", 2.0, "2.0: a whole number from 1 to 1000000 is right"),
+        ("anarchon_max_crashes", 10**30, f"{10**30}: a whole number from 1 to 1000000 is right"),
+        ("anarchon_max_crashes", True, "True: a whole number from 1 to 1000000 is right"),
         ("anarchon_handover", "yes", "'yes': True or False is right"),
         ("anarchon_log_runs", 0, "0: True or False is right"),
         ("anarchon_prefix", "", "'': a text of letters, digits, '_', '.' and '-' is right"),
@@ -435,19 +457,27 @@ ALL = (
         ("anarchon_node", " ", "' ': a text of one line is right, such as 'host-a'"),
         ("anarchon_node", "a\nb", "'a\\nb': a text of one line is right, such as 'host-a'"),
         ("anarchon_node", 5, "5: a text of one line is right, such as 'host-a'"),
+        *[
+            ("anarchon_metrics", given, f"{said}: {RIGHT}")
+            for given, said in (
+                (65536, "65536"), (-1, "-1"), (True, "True"), ("localhost", "'localhost'"), ("h:x", "'h:x'"),
+                ("::1:9808", "'::1:9808'"), ([9808], "<list>"), ({"beat": 9808, "flower": 5555}, "<dict>"),
+                ({"beat": "h"}, "<dict>"), ("..:9808", "'..:9808'"), ("ä..b:9808", "'ä..b:9808'"),
+            )
+        ],
         ("anarchon_store_options", "x=1", "'x=1': a dict is right"),
-        ("anarchon_store", "redsi://:hush@h", f"'redsi://:***@h': {A_STORE}; did you mean 'redis'?"),
-        ("anarchon_store", "sqllite:///a.db", f"'sqllite:///a.db': {A_STORE}; did you mean 'sqlite'?"),
+        ("anarchon_store", "redsi://:hush@h", f"'redsi://:***@h': {A_STORE}; did you mean redis://?"),
+        ("anarchon_store", "sqllite:///a.db", f"'sqllite:///a.db': {A_STORE}; did you mean sqlite://?"),
         ("anarchon_store", "oracle://h", f"'oracle://h': {A_STORE}"),
         ("anarchon_store", "jobs.db", f"'jobs.db': {A_STORE}"),
-        ("anarchon_store", "redis:hush@h", f"'redis:***@h': {A_STORE}; did you mean 'redis'?"),
+        ("anarchon_store", "redis:hush@h", f"'redis:***@h': {A_STORE}; did you mean redis://?"),
         ("anarchon_store", "", f"'': {A_STORE}"),
         ("anarchon_store", 5, f"5: {A_STORE}"),
-        ("anarchon_store", "REDIS://h", f"'REDIS://h': {A_STORE}; did you mean 'redis'?"),
-        ("anarchon_store", "Sqlite:///a.db", f"'Sqlite:///a.db': {A_STORE}; did you mean 'sqlite'?"),
+        ("anarchon_store", "REDIS://h", f"'REDIS://h': {A_STORE}; did you mean redis://?"),
+        ("anarchon_store", "Sqlite:///a.db", f"'Sqlite:///a.db': {A_STORE}; did you mean sqlite://?"),
         (
             "anarchon_store", "postgresql+psycopg2://u:hush@h/d",
-            f"'postgresql+psycopg2://u:***@h/d': {A_STORE}; did you mean 'postgresql+psycopg'?",
+            f"'postgresql+psycopg2://u:***@h/d': {A_STORE}; did you mean postgresql+psycopg://?",
         ),
         *[
             ("anarchon_store", url, f"'{url}': {OWN_STORES}")
@@ -738,3 +768,39 @@ LOCAL = "timezone is not set and enable_utc is False: local times are this host'
 )
 def test_local_times_that_are_those_of_each_host_are_warned_of(conf, warnings):
     assert warnings == config(anarchon_store="redis://h", **conf).warnings
+
+
+# Where metrics are told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (9808, {"beat": "127.0.0.1:9808", "worker": "127.0.0.1:9808"}),
+        ("9808", {"beat": "127.0.0.1:9808", "worker": "127.0.0.1:9808"}),
+        ("0.0.0.0:9808", {"beat": "0.0.0.0:9808", "worker": "0.0.0.0:9808"}),
+        ("[::1]:9808", {"beat": "[::1]:9808", "worker": "[::1]:9808"}),
+        ({"beat": 9808, "worker": "host-a:9809"}, {"beat": "127.0.0.1:9808", "worker": "host-a:9809"}),
+        ({"beat": 9808}, {"beat": "127.0.0.1:9808"}),
+        ({"beat": 9808, "worker": None}, {"beat": "127.0.0.1:9808"}),
+        (None, {}),
+    ],
+)
+def test_where_metrics_are_told(given, told):
+    assert told == {kind: str(endpoint) for kind, endpoint in config(anarchon_metrics=given).metrics.items()}
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a" * 20_000, "\ud800", "\x1b[31m", ""])
+def test_whatever_an_entry_calls_its_key_the_answer_is_a_line(key):
+    with pytest.raises(SettingError) as refused:
+        policy_of(Config("memory://"), "report", {"anarchon": {key: 1}}, time_limit=None, is_crontab=False)
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith("entry 'report': ")
+    assert len(line) < 500
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize("url", ["rediss//user:secret@[::1", "//user:secret@host", "redis:/user:secret@host"])
+def test_a_password_is_hidden_though_the_url_is_none(url):
+    assert "secret" not in redacted(url)
+    assert "***@" in redacted(url)

@@ -31,7 +31,7 @@ STORY = [
     rf'{RUN} was handed over: [\d.]+ s after the stop \S+ started it, as attempt 2',
     r'Node \w is started again',
     rf'Node \w runs {RUN}\. It is killed',
-    r'Its beat, process \d+, was left behind',
+    r'Its beat, process \d+, saw that and stopped',
     rf'{RUN}: started on \w@\S+:\d+ \(attempt 2, takeover\)',
     rf'[\d.]+ s after the kill \S+ started {RUN} again',
     'What the store recorded:',

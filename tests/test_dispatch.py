@@ -6,6 +6,9 @@ import secrets
 import socket
 import threading
 import time
+from dataclasses import replace
+from datetime import datetime, timezone
+from decimal import Decimal
 
 import pytest
 from celery import Celery
@@ -14,6 +17,7 @@ from kombu.exceptions import OperationalError
 from kombu.utils import functional
 
 from anarchon_celery import dispatch
+from anarchon_celery.arguments import written
 from anarchon_celery.config import Policy
 from anarchon_celery.dispatch import BrokerDown, NotSent, Publisher
 from anarchon_celery.entries import read_entry
@@ -119,6 +123,34 @@ class Wire:
 
 
 # The message ------------------------------------------------------------------------------------
+
+
+def test_the_arguments_of_the_run_stand_in_place_of_the_entrys(desk):
+    for given, expected in (
+        ([["us"], {"full": False}], (["us"], {"full": False})),
+        ([["us"], None], (["us"], {"full": True})),
+        ([None, {}], (["eu"], {})),
+    ):
+        run = replace(RUN, kind="manual", trigger="manual", arguments=written(*given))
+        desk.publish(run, args=("eu",), kwargs={"full": True})
+        message = desk.message()
+        assert expected == tuple(message.decode()[:2])
+        header = message.headers["anarchon"]
+        assert ("manual", "manual", run.arguments) == (
+            header["kind"], header["trigger"], header["arguments"],
+        )  # fmt: skip
+
+
+def test_dates_and_decimals_may_be_given(desk):
+    given = [Decimal("1.5"), datetime(2026, 3, 29, tzinfo=timezone.utc)]
+    desk.publish(replace(RUN, arguments=written(given, None)))
+    assert given == desk.message().decode()[0]
+
+
+def test_arguments_that_somebody_edited_are_not_sent(desk):
+    with pytest.raises(NotSent, match="the arguments of the run cannot be read"):
+        desk.publish(replace(RUN, arguments="[1"))
+    assert [] == desk.messages()
 
 
 def test_the_message_has_the_task_id_that_is_returned(desk):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
-import sys
-import types
 from contextlib import closing
 from datetime import timedelta
 from decimal import Decimal
@@ -14,17 +13,18 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import redis
-from celery import Celery
 from sqlalchemy import select
 
 import anarchon_celery
 from anarchon_celery.cli import anarchon
 from anarchon_celery.config import Config
+from anarchon_celery.doctor import OF_THE_APP, OF_THE_STORE
 from anarchon_celery.entries import planned_jobs
 from anarchon_celery.schedules import as_schedule, fire_times
 from anarchon_celery.slots import from_iso, iso
 from anarchon_celery.stores.filesystems import SHARED
 from anarchon_celery.stores.versions import COMMAND, NEW, OLDEST
+from tests import pages
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "schedules.md").read_text()
@@ -34,14 +34,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 @pytest.fixture
 def project(monkeypatch):
-    """A module with an app, as the page takes for granted."""
-    module = types.ModuleType("proj.tasks")
-    monkeypatch.setitem(sys.modules, "proj.tasks", module)
-    app = Celery("proj", broker="memory://", set_as_current=False)
-    app.conf.update(anarchon_store="memory://", result_expires=None, timezone="UTC")
-    public = {name: getattr(anarchon_celery, name) for name in anarchon_celery.__all__}
-    vars(module).update(public, anarchon_celery=anarchon_celery, app=app)
-    return module
+    return pages.project(monkeypatch)
 
 
 def jobs_after(project, block: str) -> dict[str, object]:
@@ -117,6 +110,36 @@ def test_the_file_systems_of_the_page_are_refused():
     (named,) = re.findall(r"file system that machines share \(([^)]*)\)", STORES)
     assert "NFS, SMB, 9p, sshfs and other such of FUSE" == named
     assert {"nfs", "nfs4", "smb3", "cifs", "9p", "sshfs"} <= SHARED
+
+
+# docs/commands.md -------------------------------------------------------------------------------
+
+COMMANDS = (DOCS / "commands.md").read_text()
+
+
+def test_each_command_is_on_the_page_with_its_options_and_has_a_schema():
+    tables = "\n".join(line for line in COMMANDS.splitlines() if line.startswith("|"))
+    rows = {row.split("`")[1].split()[0]: row for row in tables.splitlines() if row.startswith("| `")}
+    assert set(anarchon.commands) <= set(rows)
+    for name, command in anarchon.commands.items():
+        told = "".join(row for row in tables.splitlines() if f"`{name} " in row or f"`{name}`" in row)
+        for parameter in command.params:
+            said = [option for option in parameter.opts if option in told or option in ("--json", "name")]
+            assert parameter.name == "slot" or said or parameter.opts[0] in COMMANDS, (name, parameter.opts)
+    schema = json.loads((DOCS / "commands.schema.json").read_text())
+    assert set(anarchon.commands) == set(schema["$defs"]["commands"])
+
+
+def test_the_checks_of_the_doctor_on_the_page():
+    (table,) = re.findall(r"\| it finds \| \|\n\|---\|---\|\n(.*)", COMMANDS, re.DOTALL)
+    told = [name for row in table.splitlines() for name in row.split("|")[1].strip().split(", ")]
+    assert sorted([*(check.__name__ for check in (*OF_THE_APP, *OF_THE_STORE)), "store"]) == sorted(told)
+
+
+def test_the_probes_of_the_page_are_commands():
+    for words in re.findall(r"command: \[celery, -A, proj, anarchon, (.*?)\]", COMMANDS):
+        name, *options = words.split(", ")
+        assert set(options) <= {one for parameter in anarchon.commands[name].params for one in parameter.opts}
 
 
 # docs/fencing.md --------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +18,27 @@ SLOT = "[anarchon] report @ 2026-10-10T12:00:30.000Z: "
 #: The lines of the contract, then those that it leaves to us.
 RUN_LINES = [
     (
-        events.RunDispatched(KEY, "my-laptop:41822", 1, "scheduled"),
+        events.SlotClaimed(KEY, "scheduled", node="my-laptop:41822"),
+        "DEBUG",
+        "claimed by my-laptop:41822 (scheduled)",
+    ),
+    (
+        events.RunTakenOver(KEY, "running", 30_500, node="my-laptop:41822", attempt=1),
+        "DEBUG",
+        "taken over by my-laptop:41822, 30500 ms after its last heartbeat",
+    ),
+    (
+        events.RunTakenOver(KEY, "released", 12, node="my-laptop:41822", attempt=1),
+        "DEBUG",
+        "taken over by my-laptop:41822, 12 ms after it was to start again",
+    ),
+    (
+        events.RunDispatched(KEY, "scheduled", node="my-laptop:41822", attempt=1),
         "INFO",
         "dispatched by my-laptop:41822 (attempt 1, scheduled)",
     ),
     (
-        events.RunStarted(KEY, "celery@my-laptop:41907", 2, "takeover"),
+        events.RunStarted(KEY, "takeover", node="celery@my-laptop:41907", attempt=2),
         "INFO",
         "started on celery@my-laptop:41907 (attempt 2, takeover)",
     ),
@@ -31,8 +48,18 @@ RUN_LINES = [
     (events.SlotSkipped(KEY, "overlap"), "INFO", "skipped (overlap)"),
     (events.SlotSkipped(KEY, "paused"), "INFO", "skipped (paused)"),
     (events.SlotSkipped(KEY, "stale"), "INFO", "skipped (stale)"),
-    (events.SlotSkipped(KEY, "missed"), "INFO", "skipped (missed)"),
+    (events.SlotMissed(KEY), "INFO", "skipped (missed)"),
     (events.RunFailed(KEY, 12, "ValueError: …"), "INFO", "failed after 12 ms: ValueError: …"),
+    (
+        events.RunWasPlain(KEY),
+        "WARNING",
+        "not dispatched again: run by a task without the base class, as its result shows",
+    ),
+    (
+        events.RunNotSettled(KEY, "redis://h does not answer"),
+        "WARNING",
+        "runs without the base class, which the store does not know: redis://h does not answer",
+    ),
     (
         events.RunPutBack(KEY, 12004),
         "WARNING",
@@ -91,21 +118,36 @@ RUN_LINES = [
         "ERROR",
         "succeeded, but that could not be recorded: no answer",
     ),
+    (
+        events.RunCrashed(KEY, 3173, "process 4711: it was killed"),
+        "WARNING",
+        "its worker died after 3173 ms, the run is given back: process 4711: it was killed",
+    ),
+    (
+        events.RunInterrupted(KEY, 4354, 1.0),
+        "WARNING",
+        "interrupted after 4354 ms: it went on for 1 s after its lease was lost",
+    ),
+    (
+        events.RunKilled(KEY, 4711, 2.5),
+        "ERROR",
+        "process 4711 is killed: its task went on for 2.5 s after its lease was lost",
+    ),
 ]
 
 NODE_LINES = [
     (
-        events.BeatStarted("my-laptop:41822", "redis://localhost:6379/1", 12, "30 s"),
+        events.BeatStarted("redis://localhost:6379/1", 12, "30 s", node="my-laptop:41822"),
         "INFO",
         "started as my-laptop:41822 (store redis://localhost:6379/1, 12 jobs, lease 30 s)",
     ),
     (
-        events.BeatStarted("a:1", "memory://", 1, "2.5 s"),
+        events.BeatStarted("memory://", 1, "2.5 s", node="a:1"),
         "INFO",
         "started as a:1 (store memory://, 1 job, lease 2.5 s)",
     ),
     (
-        events.BeatStarted("a:1", "memory://", 0, "30 s"),
+        events.BeatStarted("memory://", 0, "30 s", node="a:1"),
         "INFO",
         "started as a:1 (store memory://, 0 jobs, lease 30 s)",
     ),
@@ -134,11 +176,26 @@ NODE_LINES = [
     (events.StoreBack(), "INFO", "the store answers again"),
     (events.BrokerLost("refused", 5.0), "WARNING", "waiting for the broker: refused; trying again in 5 s"),
     (events.BrokerBack(), "INFO", "the broker takes messages again"),
+    (
+        events.WorkerGone(41907),
+        "WARNING",
+        "stops: process 41907, the worker whose beat this is, is gone",
+    ),
     (events.TickFailed("KeyError: 'x'"), "ERROR", "this look failed, the next one follows: KeyError: 'x'"),
     (
         events.MessageDropped("proj.job[id-1]", "the 'anarchon' header is str, not a mapping"),
         "ERROR",
         "proj.job[id-1]: dropped: the 'anarchon' header is str, not a mapping",
+    ),
+    (
+        events.MetricsServed("http://127.0.0.1:9808/metrics"),
+        "INFO",
+        "metrics are served at http://127.0.0.1:9808/metrics",
+    ),
+    (
+        events.MetricsNotServed("127.0.0.1:9808 is taken"),
+        "ERROR",
+        "metrics are not served: 127.0.0.1:9808 is taken",
     ),
     (
         events.HeldOff("stalled for 12.0 s", 10.0),
@@ -169,6 +226,39 @@ def test_the_line_of_a_node(caplog, event, level, line):
     assert [(event.logger.name, level, "[anarchon] " + line)] == said(caplog)
 
 
+FIELDS = ("job", "slot", "attempt", "fence", "node", "event")
+
+
+@pytest.mark.parametrize("event", [event for event, _, _ in RUN_LINES + NODE_LINES], ids=str)
+def test_each_record_has_all_fields(caplog, event):
+    events.emit(event)
+    (record,) = caplog.records
+    told = {name: getattr(record, name) for name in FIELDS}
+    assert told == dict(events.fields(event))
+    assert event.signal.name == told["event"]
+    if isinstance(event.of, RunKey):
+        assert ("report", "2026-10-10T12:00:30.000Z") == (told["job"], told["slot"])
+
+
+def test_the_fields_of_a_run(caplog):
+    events.emit(events.RunFailed(KEY, 12, "ValueError: x", attempt=2, fence=7, node="celery@a:1"))
+    (record,) = caplog.records
+    expected = ["report", "2026-10-10T12:00:30.000Z", 2, 7, "celery@a:1", "run_failed"]
+    assert expected == [getattr(record, name) for name in FIELDS]
+
+
+def test_all_that_the_package_logs_has_all_fields():
+    """Also where no happening is said: there is no other way into the log."""
+    package = Path(events.__file__).parent
+    calls = [
+        line.strip()
+        for path in package.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.search(r"logg(er|ing)\.(debug|info|warning|error|exception|critical|log)\(", line)
+    ]
+    assert len(calls) == 4 and all("extra={**fields(" in call for call in calls), calls
+
+
 def test_no_happening_is_left_out_above():
     told = {type(event) for event, _, _ in RUN_LINES + NODE_LINES}
     assert told == concrete(events.Event) - {events.RunEvent}
@@ -178,7 +268,7 @@ def test_without_log_runs_only_the_warnings_about_runs_are_said(caplog):
     events.log_runs(False)
     for event, _, _ in RUN_LINES:
         events.emit(event)
-    quiet = [SLOT + line for _, level, line in RUN_LINES if level != "INFO"]
+    quiet = [SLOT + line for _, level, line in RUN_LINES if level not in ("INFO", "DEBUG")]
     assert quiet == [line for _, _, line in said(caplog)]
 
 

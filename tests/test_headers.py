@@ -21,6 +21,7 @@ POLICY = Policy(
 )  # fmt: skip
 WRITTEN = {
     "v": 1,
+    "id": "a1",
     "job": "report",
     "slot": "2026-10-10T12:00:30.250Z",
     "kind": "scheduled",
@@ -35,38 +36,48 @@ WRITTEN = {
     "max_runtime": 90,
     "overlap": "allow",
     "handover": False,
+    "supervised": None,
 }
-OPTIONAL = ("max_runtime", "v")
+OPTIONAL = ("id", "max_runtime", "supervised", "v")
 
 
 def test_what_is_written():
-    assert WRITTEN == headers.write(RUN, "proj.report", POLICY)
+    assert WRITTEN == headers.write(RUN, "proj.report", POLICY, task_id="a1")
+
+
+def test_of_a_run_that_somebody_asked_for_the_arguments_are_written_too():
+    asked_for = replace(RUN, kind="manual", arguments="[[1], null]")
+    header = headers.write(asked_for, "proj.report", POLICY, task_id="a1")
+    assert WRITTEN | {"kind": "manual", "arguments": "[[1], null]"} == header
+    read = headers.read(header)
+    start = read.start(token="t", worker="w", task_id="a1")
+    assert ("manual", "[[1], null]") == (start.key.kind, start.arguments)
 
 
 def test_it_travels_as_json():
-    sent = json.loads(json.dumps(headers.write(RUN, "proj.report", POLICY), allow_nan=False))
+    sent = json.loads(json.dumps(headers.write(RUN, "proj.report", POLICY, task_id="a1"), allow_nan=False))
     assert WRITTEN == sent
 
 
 def test_what_was_written_is_read():
-    read = headers.read(json.loads(json.dumps(headers.write(RUN, "proj.report", POLICY))))
+    read = headers.read(json.loads(json.dumps(headers.write(RUN, "proj.report", POLICY, task_id="a1"))))
     expected = headers.Order(
         key=RunKey("report", T, "scheduled"), task="proj.report", dispatch=2, trigger="catch-up",
         claimed_at=T + 17, lease=60_000, heartbeat=1_500, start_timeout=250, overlap="allow", handover=False,
-        stop_grace=0, max_runtime=90_000, token=None, header=WRITTEN,
+        stop_grace=0, max_runtime=90_000, arguments=None, token=None, header=WRITTEN,
     )  # fmt: skip
     assert expected == read
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy(max_runtime=None), Policy(lease=1, heartbeat=1), POLICY])
 def test_durations_come_back_to_the_millisecond(policy):
-    read = headers.read(headers.write(RUN, "t", policy))
+    read = headers.read(headers.write(RUN, "t", policy, task_id="a1"))
     named = ("lease", "heartbeat", "start_timeout", "stop_grace", "max_runtime", "overlap", "handover")
     assert {name: getattr(policy, name) for name in named} == {name: getattr(read, name) for name in named}
 
 
 def test_each_dispatch_has_a_header_of_its_own():
-    first, second = (headers.write(replace(RUN, dispatch=n), "t", POLICY) for n in (1, 2))
+    first, second = (headers.write(replace(RUN, dispatch=n), "t", POLICY, task_id="a1") for n in (1, 2))
     assert (1, 2) == (first["dispatch"], second["dispatch"])
     assert first is not second
 
@@ -137,6 +148,11 @@ def test_max_runtime_may_be_missing():
         ("stop_grace", "soon"),
         ("max_runtime", "never"),
         ("dispatch", float("inf")),
+        ("kind", "leap"),
+        ("kind", ["manual"]),
+        ("trigger", "takeovr"),
+        ("trigger", None),
+        ("overlap", "skp"),
     ],
 )
 def test_nonsense_is_refused_in_one_line(name, value):

@@ -8,11 +8,14 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / 'anarchon_celery'
 ROOMS = [  # from the ground up; a new module gets its room here
     'errors durations slots wallclock daily forecast protocol youth ledger floors turns claiming holding'
-    ' transitions folding trust patience',
+    ' transitions folding trust patience requests logged endpoints',
     'stores',
-    'config crontexts moments zones sun chain clockwork schedules entries plan events headers'
-    ' dispatch dispatcher scheduler decorators methods origins lease keeper task worker fencing',
-    '__init__ cli desk doctor show metrics django testing',
+    'config crontexts moments zones sun chain clockwork schedules entries plan events headers drafts'
+    ' dispatch dispatcher scheduler decorators methods origins native interrupting verdicts lease board seat'
+    ' keeper children agenda parent exits overrides returning unknown task worker fencing embedded results'
+    ' unsupervised arguments presence signals outage measures tally relay alarm',
+    '__init__ cli desk completing printing health status steering asking doctor show metrics gauges django'
+    ' testing',
 ]
 FACES = {'click', 'django', 'prometheus_client', 'rich'}
 CELERY = {'billiard', 'celery', 'kombu', 'vine'}

@@ -21,7 +21,7 @@ from typing import cast
 import pytest
 from celery import Celery
 
-from anarchon_celery import HandedOver, LeaseLost, current_lease, events, headers, keeper, lease
+from anarchon_celery import HandedOver, LeaseLost, current_lease, events, headers, keeper
 from anarchon_celery.config import Config, Policy
 from anarchon_celery.errors import StoreError, StoreUnreachable
 from anarchon_celery.keeper import Keeper, keeper_of
@@ -100,7 +100,7 @@ class Stage:
         (answer,) = self.store.claim("n", [Offer(job=job, slots=(T,))], nonce=new_nonce(), now=T)
         run = answer.claims[0].run
         assert run is not None
-        return headers.read(headers.write(run, "proj.report", policy))
+        return headers.read(headers.write(run, "proj.report", policy, task_id="a1"))
 
     def start(self, job: str = "report", policy: Policy = QUICK) -> HeldLease:
         order = self.order(job, policy)
@@ -185,8 +185,7 @@ class Watch:
 def watch(monkeypatch):
     """The time by which leases are trusted, moved by the test."""
     watch = Watch()
-    monkeypatch.setattr(lease, "monotonic", watch)
-    monkeypatch.setattr(keeper, "monotonic", watch)
+    monkeypatch.setattr(Keeper, "monotonic", lambda self: watch())
     return watch
 
 
@@ -439,10 +438,10 @@ def test_heartbeats_come_at_their_interval_and_end_with_the_last_lease(stage, wa
 
 def test_after_a_pause_the_same_thread_goes_on(stage):
     stage.keeper.finish(stage.start("a"), "succeeded")
-    wait_until(lambda: not stage.keeper._something_held.is_set())
+    time.sleep(0.1)
     stage.start("b")
     wait_until(lambda: stage.faults.count("renew") >= 1)
-    beating = [thread for thread in threading.enumerate() if thread is stage.keeper._thread]
+    beating = [thread for thread in threading.enumerate() if thread.name == "anarchon-heartbeat"]
     assert 1 == len(beating)
 
 
@@ -737,6 +736,29 @@ def test_a_start_without_any_answer_is_undone_since_nobody_would_hold_it(stage):
     assert (1, []) == (stage.faults.count("release"), list(stage.keeper._leases))
 
 
+@pytest.mark.parametrize("max_runtime", [None, 1])
+def test_a_heartbeat_that_meets_a_task_that_gives_up_keeps_no_run_waiting(stage, log, max_runtime):
+    """The task's own check comes first; what the store says of it counts, not that the thread lost it too."""
+
+    class Between(Faults):
+        def __getattr__(self, name):
+            ask = getattr(self.store, name)
+
+            def call(*args, **kwargs):
+                answer = ask(*args, **kwargs)
+                stage.keeper.lose(mine, "it could not be renewed in time")  # the thread, at this moment
+                return answer
+
+            return call if name == "renew" else ask
+
+    mine = stage.start(policy=Policy(lease=30_000, heartbeat=10_000, max_runtime=max_runtime))
+    stage.keeper.store = Between(stage.store)
+    wait_until(lambda: mine.too_long or max_runtime is None)
+    stage.keeper.give_up(mine, "the end of trust")
+    assert ("released" if max_runtime is None else "failed") == stage.run().state
+
+
+
 @pytest.mark.parametrize("told_before", [False, True])
 def test_a_lease_that_is_given_up_while_it_is_held_is_given_back_at_once(stage, watch, log, told_before):
     mine = stage.start(policy=Policy(lease=30_000, heartbeat=29_000))
@@ -803,6 +825,7 @@ def test_a_task_that_is_asked_to_stop_is_woken_at_once_and_told_once(stage, log)
     assert (OVERTAKEN, True, True, False) == (mine.reason, mine.aborted, mine.cancelled, mine.lost)
     assert 25 < mine.remaining < 30, "it is its own until it stops"
     assert raised == [mine.raised]
+    wait_until(lambda: lines(log), 5)  # the task is woken first
     assert [ASKED] == lines(log)
     assert held_by(stage.keeper, "id-report") is mine, "so that its own end would count"
     assert ("running", mine.token) == (stage.run().state, stage.run().token), "until its end is recorded"
@@ -969,3 +992,16 @@ def test_an_app_does_not_get_the_keeper_of_one_that_is_gone(stage):
         app.close()
         del app
         gc.collect()
+
+
+def test_a_store_that_goes_away_while_it_renews_is_said_once_and_again_when_it_is_back(stage, log):
+    def said():
+        return [record.event for record in log.records if record.name == "anarchon_celery"]
+
+    stage.start(policy=Policy(lease=10_000, heartbeat=20))
+    stage.faults.down = True
+    wait_until(lambda: said() and stage.faults.count("renew") > 3)
+    assert ["store_lost"] == said()
+    stage.faults.down = False
+    wait_until(lambda: len(said()) > 1)
+    assert ["store_lost", "store_back"] == said()

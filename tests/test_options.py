@@ -110,7 +110,12 @@ THEIRS = [
     ("meta", "name INT, value INT", "'name' is INT"),
     ("runs", "a INT", "'job'"),
     ("jobs", "name VARCHAR(9), x INT NOT NULL", "'hashes'"),
-    ("nodes", "id VARCHAR(9), name TEXT, kind TEXT, seen TEXT, app TEXT", "'seen' is TEXT"),
+    (
+        "nodes",
+        "id VARCHAR(9), name TEXT, kind TEXT, seen TEXT, app TEXT, version TEXT, celery TEXT, python TEXT,"
+        " clock_offset BIGINT, schedule TEXT",
+        "'seen' is TEXT",
+    ),
 ]
 
 

@@ -14,7 +14,7 @@ import redis
 
 from anarchon_celery.config import redacted
 from anarchon_celery.errors import StoreUnreachable, StoreUnusable
-from anarchon_celery.protocol import Holding, Node, Offer, Registration, RunKey, Start
+from anarchon_celery.protocol import Holding, Node, Offer, Registration, Request, RunKey, Start
 from anarchon_celery.stores import open_store
 from anarchon_celery.stores.addresses import address_of
 from anarchon_celery.stores.routes import MOST_LEARNT, Cluster
@@ -250,8 +250,8 @@ def test_a_client_certificate_is_shown_to_who_asks_for_one(tmp_path):
 
 #: What docs/redis.md says an ACL user needs.
 RIGHTS = (
-    "~{anarchon}* +@hash +@sortedset +@set +del +exists +time +eval +evalsha "
-    "+info +select +client|setname +wait"
+    "~{anarchon}* resetchannels &{anarchon}* +@hash +@sortedset +@set +del +exists +time +eval +evalsha "
+    "+publish +subscribe +ping +info +select +client|setname +wait"
 )
 
 
@@ -305,6 +305,12 @@ def test_a_user_with_the_rights_of_the_docs_may_do_everything(plain, redis_serve
         assert (store.runs(), len(store.jobs()), len(store.nodes())) == ([], 1, 1)
         plain_there.set(f"{PREFIX}:deadlines", "what is this?")
         assert store.expired(BEAT, 10, now=T + 60_000).runs == ()
+        wake_ups = store.wake_ups()
+        assert wake_ups.wait(10)
+        assert store.trigger(Request(job="report", by="anna"), nonce="a1").answer == "released"
+        assert wake_ups.wait(10)
+        wake_ups._ask()
+        wake_ups.close()
 
 
 def test_without_the_right_to_ask_what_the_server_is_nothing_is_assumed(plain, redis_server):
@@ -803,7 +809,7 @@ def test_what_no_replica_acknowledged_is_unknown_until_it_is_asked_again(own_red
 
 def test_a_call_that_is_repeated_on_a_new_connection_waits_for_its_write_too(own_redis_server, tmp_path):
     replica = replica_of(own_redis_server, tmp_path)
-    options = {"min_replicas_ack": 1, "min_replicas_timeout": "200ms"}
+    options = {"min_replicas_ack": 1, "min_replicas_timeout": "1s"}
     try:
         with opened(own_redis_server.url(), **options) as store:
             begin(store)

@@ -6,10 +6,12 @@ store has to fail, ``Faults`` stands on the way to it, and where a real one has 
 
 from __future__ import annotations
 
+import platform
 import time
 from collections import Counter
 from datetime import datetime
 
+import celery
 import pytest
 from celery import Task
 from celery.beat import BeatLazyFunc
@@ -21,7 +23,7 @@ import anarchon_celery
 from anarchon_celery import Scheduler
 from anarchon_celery import scheduler as scheduler_module
 from anarchon_celery.dispatch import Publisher
-from anarchon_celery.protocol import Node, Offer, Registration, Release, RunKey, Start, Started
+from anarchon_celery.protocol import Holding, Node, Offer, Registration, Release, RunKey, Start, Started
 from anarchon_celery.slots import Interval, iso
 from anarchon_celery.stores import new_nonce, open_store
 from tests.processes import wait_until
@@ -72,6 +74,21 @@ def test_the_first_tick_registers_and_says_so(stage, log):
     store = open_store(stage.url)
     assert ["a", "b"] == [job.name for job in store.jobs()]
     assert [("one:1", "beat")] == [(node.name, node.kind) for node in store.nodes()]
+
+
+def test_a_beat_tells_of_its_versions_its_clock_and_its_schedule(stage):
+    """The hash is the same on nodes with the same jobs; what a poll tells is as new as the poll."""
+    entries = {"a": {"task": "t", "schedule": 3600.0}, "b": {"task": "t", "schedule": 60.0}}
+    changed = {"a": entries["a"], "b": entries["b"] | {"task": "another"}}
+    for n, schedule in enumerate((entries, dict(reversed(entries.items())), changed)):
+        stage.beat(schedule, anarchon_node=f"{n}").tick()
+    store = open_store(stage.url)
+    one, two, other = store.nodes()
+    versions = (anarchon_celery.__version__, celery.__version__, platform.python_version())
+    assert versions == (one.version, one.celery, one.python)
+    assert one.schedule == two.schedule != other.schedule
+    stage.beats[0].tick()
+    assert isinstance(store.nodes()[0].clock_offset, int)
 
 
 def test_it_registers_once_an_hour(stage, log):
@@ -133,6 +150,7 @@ def test_a_loop_goes_on_at_least_every_second(stage):
             "anarchon: beat_schedule is of type list: a dict of entries by name is right",
         ),
         ({"timezone": "Mars/Olympus"}, "anarchon: timezone='Mars/Olympus': no such time zone ("),
+        ({"task_always_eager": True}, "anarchon: task_always_eager=True: beat would run each task itself; "),
     ],
 )
 def test_an_impossible_setting_stops_the_start_with_one_line(stage, conf, line):
@@ -140,6 +158,16 @@ def test_an_impossible_setting_stops_the_start_with_one_line(stage, conf, line):
         Scheduler(app=stage.app({}, **conf))
     assert str(stopped.value.code).startswith(line)
     assert 1 == len(str(stopped.value.code).splitlines())
+
+
+def test_eager_calls_go_on_working_for_whoever_runs_no_beat(stage):
+    app = stage.app({}, task_always_eager=True)
+
+    @app.task(base=anarchon_celery.Task, bind=True, shared=False)
+    def add(self, one, other):
+        return one + other, self.lease.job
+
+    assert (3, None) == add.delay(1, 2).get() == add.apply_async((1, 2)).get()
 
 
 # Due → claim → publish → mark -------------------------------------------------------------------
@@ -1064,12 +1092,62 @@ def test_a_jump_that_comes_out_while_the_node_registers_is_a_reason_too(stage, l
     assert "running" == stage.the_run().state
 
 
+@pytest.mark.parametrize(
+    ("lease", "jump", "spared"),
+    [(30, 3_500, True), (60, 20_000, True), (5, 1_000, True), (60, 4_000, False), (5, 400, False)],
+)
+def test_a_run_is_spared_for_its_own_lease_after_a_jump_that_its_margin_does_not_bear(
+    stage, log, lease, jump, spared
+):
+    beat = stage.beat(sync(anarchon=ALLOW | {"lease": lease}))
+    beat.tick()
+    hold(stage, lease=1000 * lease)
+    stage.messages()
+    stage.run(beat, 1000 * lease - jump)  # nobody renews it: its deadline is a jump away
+    stage.clock.step(jump)
+    stage.run(beat, 1_100)
+    assert spared == ("running" == stage.the_run().state)
+    assert spared == bool(lines(log, f"takes over no running run for {lease} s"))
+    stage.run(beat, 1000 * lease + 1_100)
+    assert "running" != stage.the_run().state
+
+
 def test_a_small_jump_is_no_reason_to_hold_off(stage, log):
     beat = stage.beat(sync())
     beat.tick()
-    stage.clock.step(10_000)
+    stage.clock.step(3_000)
     stage.run(beat, 3_000)
     assert [] == lines(log, "jumped")
+
+
+def test_a_great_jump_soon_after_a_small_one_spares_what_runs(stage, log):
+    beat = stage.beat(sync(anarchon=ALLOW))
+    beat.tick()
+    hold(stage)
+    stage.run(beat, 1_500)
+    stage.clock.step(4_000)
+    stage.run(beat, 20_000)
+    open_store(stage.url).renew([Holding(key=RunKey("sync", T), token="t", fence=stage.the_run().fence)])
+    stage.run(beat, 1_000)
+    stage.clock.step(HOUR)
+    stage.run(beat, 29_000)
+    assert "running" == stage.the_run().state
+    assert 2 == len(lines(log, "takes over no running run for 30 s"))
+    stage.run(beat, 3_000)
+    assert "running" != stage.the_run().state
+
+
+def test_after_the_stores_clock_went_forth_and_back_a_jump_spares_what_runs(stage):
+    beat = stage.beat(sync(anarchon=ALLOW))
+    beat.tick()
+    stage.clock.step(HOUR)
+    stage.run(beat, 2_000)
+    stage.clock.step(-HOUR)
+    stage.run(beat, 60_000)
+    hold(stage, ms=60_000)
+    stage.clock.step(60_000)
+    stage.run(beat, 29_000)
+    assert "running" == stage.the_run(60_000).state
 
 
 @pytest.mark.parametrize("back", [5_000, HOUR])
@@ -1169,13 +1247,25 @@ def test_what_another_node_has_won_is_not_given_back_with_what_was_not_heard(sta
     assert theirs == stage.the_run()
 
 
-def test_closing_with_nothing_to_give_back_asks_the_store_nothing(stage):
+def test_a_beat_that_stops_is_no_node_any_more(stage):
+    beats = [stage.beat(sync(), anarchon_node=name) for name in ("one:1", "two:2")]
+    for beat in beats:
+        beat.tick()
+    looking = open_store(stage.url)
+    assert ["one:1", "two:2"] == [node.name for node in looking.nodes()]
+    beats[0].close()
+    assert ["two:2"] == [node.name for node in looking.nodes()]
+    beats[0].close()
+    assert looking.young_since is None
+
+
+def test_closing_with_nothing_to_give_back_only_takes_leave(stage):
     beat, faults = stage.faulty_beat(sync())
     stage.run(beat, 1_000)
     before = Counter(faults.calls)
     beat.close()
     beat.close()
-    assert before == faults.calls
+    assert before + Counter({"leave": 1}) == faults.calls
 
 
 def test_closing_while_the_store_is_away_is_no_error(stage, log):
@@ -1238,12 +1328,12 @@ def messages_of(beat: Scheduler, queue: str) -> list:
 def count_connections(beat: Scheduler) -> list[int]:
     """Count how often beat tries to connect."""
     tried = [0]
-    connected = beat.publisher._connected
+    connected = beat.publisher.connected
 
     def counting():
         tried[0] += 1
         return connected()
 
     assert isinstance(beat.publisher, Publisher)
-    beat.publisher._connected = counting
+    beat.publisher.connected = counting
     return tried

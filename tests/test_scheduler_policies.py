@@ -14,8 +14,9 @@ from datetime import timedelta
 import pytest
 from celery.schedules import BaseSchedule
 
-from anarchon_celery import cron, once
-from anarchon_celery.protocol import OVERTAKEN, RunKey, Start, Started
+from anarchon_celery import cron, headers, once
+from anarchon_celery.arguments import written
+from anarchon_celery.protocol import OVERTAKEN, Request, RunKey, Start, Started
 from anarchon_celery.slots import from_iso, iso
 from tests.rollback import wipe
 from tests.stage import (
@@ -1077,3 +1078,25 @@ def test_whatever_answers_are_lost_a_chain_goes_on_from_slot_to_slot(stage, log,
     assert growing(67) == list(decided(stage))
     assert {T + 67_000} == floors(stage, *beats)
     assert [] == lines(log, "missed") + lines(log, "this look failed")
+
+
+# What somebody asks for -------------------------------------------------------------------------
+
+
+@on_every_store
+def test_a_run_that_somebody_asked_for_has_its_own_arguments_after_a_takeover_too(stage):
+    entry = {"task": "proj.sync", "schedule": 3600, "args": ("eu",), "kwargs": {"full": True}}
+    beat = stage.beat({"sync": entry}, anarchon_first_catch_up=0)
+    beat.tick()
+    asked = Request(job="sync", by="anna", arguments=written(["us"], None))
+    assert "released" == stage.store.trigger(asked, nonce="n").answer
+    for dispatch, trigger, after in ((1, "manual", 1_000), (2, "takeover", 32_000)):
+        stage.run(beat, after)
+        (message,) = stage.messages()
+        header = message.headers["anarchon"]
+        assert [["us"], {"full": True}] == message.decode()[:2]
+        assert ("manual", dispatch, trigger) == (header["kind"], header["dispatch"], header["trigger"])
+        order = headers.read(header)
+        started = stage.store.start(order.start(token=f"t{dispatch}", worker="w", task_id=header["id"]))
+        assert (dispatch, trigger) == (started.attempt, started.trigger)
+    assert ["sync"] == [run.job for run in stage.store.runs()]

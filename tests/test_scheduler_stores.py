@@ -49,8 +49,10 @@ def story(stage: Stage, schedule, chance: Callable[[], float], *, heeds: bool) -
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "plain"])
-@pytest.mark.parametrize("catch_up", ["latest", "all"])
+@pytest.mark.parametrize(
+    ("catch_up", "supervised"), [("latest", True), ("all", True), ("latest", False)],
+    ids=["latest, supervised", "all, supervised", "latest, plain"],
+)  # fmt: skip
 @pytest.mark.parametrize("overlap", ["skip", "queue", "cancel", "allow"])
 def test_what_happens_does_not_depend_on_the_store(
     clock, log, redis_url, tmp_path, overlap, catch_up, supervised

@@ -378,9 +378,10 @@ def test_cron_texts_that_are_refused_with_the_field(text, field):
     with pytest.raises(ScheduleError) as raised:
         as_schedule(text)
     message = str(raised.value)
-    assert message.startswith(f"cron {text!r}: ")
+    assert message.startswith(f"cron {text!r}: "[:60])
     assert field in message
     assert "\n" not in message
+    assert len(message) < 1000
 
 
 @pytest.mark.parametrize(

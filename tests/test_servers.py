@@ -1,5 +1,6 @@
 """The helpers of the other tests keep their word."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -7,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import redis
+from kombu.connection import Connection
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests import servers
 from tests.processes import wait_until
 from tests.proxy import Proxy
+from tests.rabbitmq import RabbitMQ
 
 ROUNDS = "import time, itertools\nfor n in itertools.count(): print('round', n); time.sleep(0.01)"
 PARENT = f"""
@@ -73,6 +76,28 @@ def test_each_test_gets_an_empty_redis(redis_server, redis_url):
     redis_server.flush()
     with redis_server.client(3) as client:
         assert 0 == client.dbsize()
+
+
+@pytest.mark.slow
+def test_rabbitmq_keeps_its_messages_over_a_kill_and_leaves_nothing_behind():
+    server = RabbitMQ()
+    try:
+        url = server.start().new_url()
+        with (
+            Connection(url, transport_options={'confirm_publish': True}) as connection,
+            contextlib.closing(connection.SimpleQueue('kept')) as queue,
+        ):
+            queue.put('a message')
+        server.kill()
+        assert not server.running
+        server.start()
+        with Connection(url) as connection, contextlib.closing(connection.SimpleQueue('kept')) as queue:
+            assert 'a message' == queue.get(timeout=5).payload
+        server.stop()
+    finally:
+        server.close()
+    assert ([], []) == (server.process.group, server.epmd.group)
+    assert not server.folder.exists()
 
 
 def test_what_is_not_installed_is_skipped_by_name_or_fails(monkeypatch):
@@ -172,3 +197,21 @@ def test_a_proxy_drops_an_answer_once_the_server_has_carried_the_call_out(redis_
             client.incr('calls')
         proxy.accept()
         assert 4 == client.incr('calls')
+
+
+def test_a_half_open_connection_leads_nowhere_and_new_ones_are_good(redis_server, redis_url):
+    with Proxy(redis_server.port) as proxy, contextlib.ExitStack() as stack:
+
+        def client():
+            how = {'single_connection_client': True, 'retry': Retry(NoBackoff(), 0)}
+            return stack.enter_context(redis.Redis(port=proxy.port, socket_timeout=0.3, **how))
+
+        old = client()
+        assert old.ping()
+        proxy.half_open()
+        with pytest.raises(redis.TimeoutError):
+            old.set('written', 1)
+        assert client().set('other', 1)
+        assert client().get('written') is None
+        proxy.reset()
+        assert old.set('written', 1)

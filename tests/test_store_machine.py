@@ -37,20 +37,20 @@ from anarchon_celery.protocol import (
     Redispatch,
     Registration,
     Release,
+    Request,
     Run,
     RunKey,
     Sent,
+    Settle,
     Start,
     Started,
 )
 from anarchon_celery.slots import Leap
 from anarchon_celery.stores import Store
 from anarchon_celery.stores.memory import MemoryStore
-from tests.rollback import snapshot
-from tests.test_stores import (
+from anarchon_celery.testing.contract.story import (
     DAY,
     HOUR,
-    KINDS,
     MINUTE,
     OLD,
     SECOND,
@@ -58,8 +58,9 @@ from tests.test_stores import (
     YOUNG,
     T,
     everything,
-    new_site,
 )
+from tests.rollback import snapshot
+from tests.test_stores import KINDS, new_site
 
 NODES = [Node(id="i1", name="one:1"), Node(id="i2", name="two:2"), Node(id="i3", name="two:2", kind="worker")]
 JOBS = ["report", "a:b 'ü'", "Ärger", "nobody's"]
@@ -69,7 +70,7 @@ GRID = 10 * SECOND
 
 EXAMPLES = int(os.environ.get("ANARCHON_TEST_EXAMPLES", "0"))
 STORIES = settings(
-    max_examples=EXAMPLES or 40,
+    max_examples=EXAMPLES or 18,
     stateful_step_count=50,
     derandomize=not EXAMPLES,
     print_blob=True,
@@ -89,6 +90,7 @@ overlaps = st.sampled_from(["skip", "queue", "queue", "cancel", "allow"])
 catch_ups = st.sampled_from(["latest", "latest", "all"])
 timeouts = st.sampled_from([SECOND, 10 * SECOND, 5 * MINUTE, 2 * HOUR])
 delays = st.sampled_from([0, 1, 5 * SECOND, 10 * MINUTE])
+tries = st.sampled_from([0, 0, 1, 3])
 
 
 class TwoStores(RuleBasedStateMachine):
@@ -371,12 +373,29 @@ class TwoStores(RuleBasedStateMachine):
         overlap=overlaps,
         lease=timeouts,
         claimed_at=st.sampled_from([OLD, YOUNG]),
+        retries=tries,
         again=seldom,
     )
-    def start(self, pick, known, overlap, lease, claimed_at, again):
+    def start(self, pick, known, overlap, lease, claimed_at, retries, again):
         run = self.pick(pick, "claimed", "queued", "released", BUFFERED, "published", "abandoned")
         token = self.tokens[run.key][-1] if known and run.key in self.tokens else self.new("t")
-        self.begin(run.key, token, overlap, lease, claimed_at, again)
+        self.begin(run.key, token, overlap, lease, claimed_at, again, retries)
+
+    @precondition(any_run)
+    @rule(
+        several=st.lists(picks, min_size=1, max_size=3), outcome=st.sampled_from(["cancelled", "published"]),
+        reason=st.sampled_from(["expired", "ü"]), wrong=st.sampled_from([None, None, 0, 0, 1]), really=seldom,
+        again=seldom,
+    )  # fmt: skip
+    def settle(self, several, outcome, reason, wrong, really, again):
+        """Of one dispatch, or of any."""
+        runs = [self.pick(pick, "claimed", "queued", "released") for pick in several if really]
+        dispatches = [None if wrong is None else run.dispatch + wrong for run in runs]
+        asked = [
+            Settle(key=run.key, outcome=outcome, reason=reason, dispatch=dispatch)
+            for run, dispatch in zip(runs, dispatches, strict=True)
+        ]
+        self.tell("settle", asked, again=again)
 
     @precondition(lambda self: self.any_run("published", "abandoned"))
     @rule(pick=picks, overlap=overlaps, again=seldom)
@@ -397,11 +416,12 @@ class TwoStores(RuleBasedStateMachine):
         key = RunKey(job, (self.now // GRID + step) * GRID, kind)
         self.begin(key, self.new("t"), overlap, lease, claimed_at, again)
 
-    def begin(self, key, token, overlap, lease, claimed_at, again):
+    def begin(self, key, token, overlap, lease, claimed_at, again, retries=3):
         before = self.model.run(key)
         asked = Start(
             key=key, token=token, worker=f"worker of {token}", task_id=f"task of {token}", dispatch=7,
             trigger="catch-up", claimed_at=claimed_at, lease=lease, overlap=overlap,
+            retries=retries,
         )  # fmt: skip
         answer = self.tell("start", asked, again=again)
         if not isinstance(answer, Started) or (before and before.state == "running"):
@@ -506,6 +526,60 @@ class TwoStores(RuleBasedStateMachine):
     def pause(self, job, really, reason, by, again):
         if really:
             self.tell("pause", job, reason=reason, by=by.name, again=again)
+
+    @precondition(lambda self: self.names > 2)
+    @rule(
+        job=st.sampled_from(JOBS), overlap=overlaps, number=st.integers(1, 2), lease=timeouts,
+        arguments=st.sampled_from([None, '[["ü"], null]']), goes=st.sampled_from([None, "queued", "running"]),
+        again=seldom,
+    )  # fmt: skip
+    def somebody_triggers(self, job, overlap, number, lease, arguments, goes, again):
+        asked = Request(job=job, by="anna", arguments=arguments, overlap=overlap, lease=lease)
+        for _ in range(number):
+            answer = self.tell("trigger", asked, nonce=self.new("r"), again=again)
+            if goes is not None and answer.answer == "released":
+                self.dispatch(answer.run, goes, overlap, lease)
+
+    def dispatch(self, run, goes, overlap, lease):
+        seen = Redispatch(key=run.key, state=run.state, dispatch=run.dispatch, deadline=run.deadline)
+        nonce = self.new("m")
+        self.nonces[run.key].append(nonce)
+        if not self.tell("redispatch", "one:1", [seen], nonce=nonce)[0].won:
+            return
+        self.tell("sent", [Sent(key=run.key, dispatch=run.dispatch + 1, task_id="i", supervised=True)])
+        if goes == "running":
+            self.begin(run.key, self.new("t"), overlap, lease, YOUNG, False)
+
+    @precondition(lambda self: self.names > 2)
+    @rule(
+        job=jobs, overlap=overlaps, steps=st.lists(st.integers(-3, 1), max_size=3, unique=True), again=seldom
+    )  # fmt: skip
+    def somebody_backfills(self, job, overlap, steps, again):
+        here = self.now // GRID * GRID
+        asked = Request(job=job, by="anna", overlap=overlap)
+        slots = [here + step * GRID for step in sorted(steps)]
+        self.tell("backfill", asked, slots, nonce=self.new("r"), again=again)
+
+    @precondition(lambda self: self.any_run() and self.names > 5)
+    @rule(pick=picks, wrong=seldom, again=seldom)
+    def somebody_cancels(self, pick, wrong, again):
+        key = self.pick(pick, "running", BUFFERED, "queued", "released", "published").key
+        self.tell("cancel", key._replace(kind="none") if wrong else key, reason="ü", again=again)
+
+    @precondition(lambda self: self.names > 5)
+    @rule(node=nodes, really=seldom, again=seldom)
+    def a_node_leaves(self, node, really, again):
+        """And may come again: which nodes there are is the same, and that it was forgotten tells nothing."""
+        if really:
+            self.tell("leave", node, again=again)
+            both = [{one.id for one in store.nodes()} for store in (self.model, self.other)]
+            assert both[0] == both[1] and node.id not in both[0]
+
+    @precondition(lambda self: self.names > 8)
+    @rule(job=st.sampled_from(JOBS), really=seldom)
+    def somebody_forgets_a_job(self, job, really):
+        if really:
+            self.tell("forget", job, limit=1000)
 
     @precondition(lambda self: self.any_run("running") and self.any_begun())
     @rule(

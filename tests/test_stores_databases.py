@@ -419,7 +419,8 @@ TYPED = {
 def test_an_edited_row_is_said_once_and_stops_no_other(table, column, value, server, store, caplog):
     good, bad = begin(store, "good", "bad")
     key = "job" if table == "runs" else "name"
-    server.run(f"UPDATE anarchon_{table} SET {column} = %s WHERE {key} = 'bad'", value)
+    quoted = store._engine.dialect.identifier_preparer.quote(column)
+    server.run(f"UPDATE anarchon_{table} SET {quoted} = %s WHERE {key} = 'bad'", value)
     with caplog.at_level(logging.WARNING, "anarchon_celery"):
         for _ in range(2):
             expected = "lost" if table == "runs" else "ok"
@@ -431,7 +432,8 @@ def test_an_edited_row_is_said_once_and_stops_no_other(table, column, value, ser
             assert looked["good"] in ("skipped", "running")
             store.expired(BEAT, 10, now=T + MINUTE)
             store.jobs()
-    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    ours = [record for record in caplog.records if record.name.startswith("anarchon")]
+    (said,) = [record.getMessage() for record in ours if record.levelno == logging.WARNING]
     assert ("bad @ 2026" if table == "runs" else "bad") in said
     assert column in said or "no deadline" in said
     assert store.finish(good.key, "t", "succeeded", now=T + 2)
@@ -493,7 +495,7 @@ def test_no_step_reads_history(server, store):
         seen_due = Redispatch(key=key, state="queued", dispatch=1, deadline=later)
         assert store.redispatch("one:1", [seen_due], nonce="m", now=later)[0].won
         store.sent([Sent(key=key, dispatch=2, task_id="i", supervised=True)], now=later)
-        store.start(Start(key=key, token="u", worker="w"), now=later)
+        store.start(Start(key=key, token="u", worker="w", retries=1), now=later)
         assert store.finish(key, "u", "succeeded", now=later)
         assert store.release([Release(key=leases[1].key, token="t")], now=later) == [True]
         store.runs()
@@ -581,10 +583,11 @@ def test_an_idle_poll_only_reads(server, store):
 
 
 def test_what_a_verb_costs(server, store):
-    """Statements; PostgreSQL's have the BEGIN in them, MariaDB's looks for keys in one more."""
+    """Statements; PostgreSQL's have the BEGIN in them, and wake beats; MariaDB's look for keys first."""
     (lease,) = begin(store, "report")
     key, later = lease.key, T + SECOND
     waiting = RunKey("report", later)
+    retry = Start(key=waiting, token="v", worker="w", retries=1)
 
     def cost(call) -> int:
         with statements(store) as seen:
@@ -597,10 +600,10 @@ def test_what_a_verb_costs(server, store):
         "finish and promote": cost(lambda: store.finish(key, "t", "succeeded", now=later)),
         "start": cost(lambda: store.start(Start(key=waiting, token="u", worker="w"), now=later)),
         "requeue": cost(lambda: store.requeue(waiting, "u", delay=0, retries=1, start_timeout=0, now=later)),
-        "start again": cost(lambda: store.start(Start(key=waiting, token="v", worker="w"), now=later)),
+        "start again": cost(lambda: store.start(retry, now=later)),
         "finish": cost(lambda: store.finish(waiting, "v", "succeeded", now=later)),
     }
-    renew, promote = (4, 6) if is_postgresql(server) else (3, 7)
+    renew, promote = (4, 7) if is_postgresql(server) else (3, 7)
     assert costs == {
         "renew": renew, "claim": 7, "finish and promote": promote, "start": 6, "requeue": 5,
         "start again": 6, "finish": 5,
@@ -750,7 +753,7 @@ class Racer:
 @pytest.mark.slow
 def test_a_server_that_dies_and_stops_under_load_loses_no_slot_and_gives_none_twice(own_server):
     racers = [Racer(own_server.url(), f"racer {number}") for number in range(3)]
-    slots = range(T, T + 1500)
+    slots = range(T, T + 900)
     register(racers[0].store, "report")
     with ThreadPoolExecutor(len(racers)) as pool:
         running = [pool.submit(racer.claim_all, slots) for racer in racers]

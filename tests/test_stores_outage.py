@@ -30,8 +30,10 @@ from anarchon_celery.protocol import (
     Redispatch,
     Registration,
     Release,
+    Request,
     RunKey,
     Sent,
+    Settle,
     Start,
     Started,
 )
@@ -138,8 +140,8 @@ def sent(dispatch: int, now: int) -> Callable[[Store], Any]:
     return lambda store: store.sent([one], now=now)
 
 
-def start(token: str, now: int) -> Callable[[Store], Any]:
-    return lambda store: store.start(Start(key=KEY, token=token, worker="w"), now=now)
+def start(token: str, now: int, retries: int = 0) -> Callable[[Store], Any]:
+    return lambda store: store.start(Start(key=KEY, token=token, worker="w", retries=retries), now=now)
 
 
 def claimed(slot: int, nonce: str, **how: Any) -> Callable[[Store], Any]:
@@ -148,6 +150,8 @@ def claimed(slot: int, nonce: str, **how: Any) -> Callable[[Store], Any]:
 
 
 SEEN = Redispatch(key=KEY, state="queued", dispatch=1, deadline=LATER + MINUTE + SECOND)
+
+ASKED = Request(job="report", by="anna", arguments="[[1], null]")
 
 #: The life of a run, with all that somebody may call on the way; more than one ask for the same thing.
 LIFE: dict[str, Callable[[Store], Any]] = {
@@ -164,7 +168,7 @@ LIFE: dict[str, Callable[[Store], Any]] = {
     "requeue": lambda store: store.requeue(
         KEY, "t", delay=0, retries=1, start_timeout=MINUTE, now=SEEN.deadline + 5
     ),
-    "start the retry": start("v", SEEN.deadline + 6),
+    "start the retry": start("v", SEEN.deadline + 6, retries=1),
     "claim the next": claimed(NEXT.slot, "next", overlap="queue"),
     "finish": lambda store: store.finish(KEY, "v", "succeeded", now=SEEN.deadline + 7),
     "pause": lambda store: store.pause("report", reason="r", by="anna", now=SEEN.deadline + 8),
@@ -172,6 +176,15 @@ LIFE: dict[str, Callable[[Store], Any]] = {
     "claim a third": claimed(LATER + HOUR, "third", overlap="allow"),
     "release": lambda store: store.release(
         [Release(key=RunKey("report", LATER + HOUR), nonce="third", delay=9)], now=LATER + HOUR
+    ),
+    "settle": lambda store: store.settle(
+        [Settle(key=RunKey("report", LATER + HOUR), outcome="published", reason="r")], now=LATER + HOUR + 9
+    ),
+    "trigger": lambda store: store.trigger(ASKED, nonce="a", now=LATER + 2 * HOUR),
+    "trigger, another": lambda store: store.trigger(ASKED, nonce="o", now=LATER + 2 * HOUR),
+    "backfill": lambda store: store.backfill(ASKED, [T, NEXT.slot], nonce="b", now=LATER + 2 * HOUR),
+    "cancel": lambda store: store.cancel(
+        RunKey("report", LATER + 2 * HOUR, "manual"), reason="r", now=LATER + 2 * HOUR + 1
     ),
 }
 

@@ -19,6 +19,9 @@ from anarchon_celery.protocol import (
     ACTIVE,
     BUFFERED,
     ENDED,
+    KINDS,
+    LATEST,
+    TRIGGERS,
     Holding,
     Node,
     Offer,
@@ -32,7 +35,9 @@ from anarchon_celery.protocol import (
 )
 from anarchon_celery.stores import open_store
 from anarchon_celery.stores import redis as module
-from tests.test_stores import DAY, live_a_month
+from anarchon_celery.testing.contract.story import DAY, SECOND, Story
+from anarchon_celery.testing.contract.story import T as TOLD_AT
+from tests.test_stores import live_a_month
 
 T = 1_790_000_000_000
 BEAT = Node(id="incarnation-1", name="one:1")
@@ -167,16 +172,16 @@ def test_the_first_call_writes_what_the_store_is(store, client):
     begin(store, "first")
     meta = client.hgetall(f"{PREFIX}:meta")
     since = {"created": str(T), "born": str(T), "young": "0"}
-    assert meta == {"version": "3", "identity": store.identity} | since
+    assert meta == {"version": "4", "identity": store.identity} | since
 
 
 def test_a_store_of_a_later_version_is_refused_by_both_names(store, client):
     begin(store)
     client.hset(f"{PREFIX}:meta", "version", "12")
-    with pytest.raises(StoreUnusable, match="version 12, .* works with version 3: install") as refused:
+    with pytest.raises(StoreUnusable, match="version 12, .* works with version 4: install") as refused:
         claim(store, slot=T + 1000)
     assert store.shown in str(refused.value)
-    client.hset(f"{PREFIX}:meta", "version", "3")
+    client.hset(f"{PREFIX}:meta", "version", "4")
     assert len(store.runs()) == 3
 
 
@@ -189,7 +194,7 @@ def test_a_store_of_an_older_version_or_of_none_is_refused_and_nothing_written(s
         begin(store, "second")
     what = f"{store.shown}: the keys {PREFIX}:* "
     if version == "1":
-        told = f"{what}are of version 1, this anarchon_celery works with version 3 and cannot upgrade them: "
+        told = f"{what}are of version 1, this anarchon_celery works with version 4 and cannot upgrade them: "
         assert str(refused.value).startswith(f"{told}use another anarchon_prefix")
     else:
         assert str(refused.value).startswith(f"{what}have the version {version!r}, which is none: ")
@@ -201,7 +206,7 @@ def test_a_store_of_an_older_version_or_of_none_is_refused_and_nothing_written(s
 
 EDITS = [
     {"state": "runing"}, {"dispatch": "one"}, {"deadline": "soon"}, {"lease": "1.5"}, {"slot": "inf"},
-    {"job": "x"},
+    {"job": "x"}, {"trigger": "x"}, {"kind": "x"}, {"started_at": str(LATEST + 1)}, {"claimed_at": "-1"},
 ]  # fmt: skip
 
 
@@ -218,6 +223,17 @@ def test_an_unreadable_run_is_passed_over_and_named(store, client, caplog, edit)
     (line,) = caplog.messages  # once, however often it is met
     assert name_of(bad) in line
     assert "passed over" in line
+
+
+def test_each_word_of_the_protocol_is_one_and_the_last_instant_is_whole(store, client):
+    key = begin(store)[1].key
+    for trigger in TRIGGERS:
+        client.hset(name_of(key), mapping={"trigger": trigger, "started_at": LATEST})
+        assert (trigger, LATEST) == (store.run(key).trigger, store.run(key).started_at)
+    for kind in KINDS:
+        other = RunKey(key.job, key.slot, kind)
+        client.hset(name_of(other), mapping=client.hgetall(name_of(key)) | {"kind": kind})
+        assert other == store.run(other).key
 
 
 def test_no_verb_touches_an_unreadable_run(store, client):
@@ -509,8 +525,20 @@ def test_a_pause_with_odd_texts_is_shown_as_far_as_it_goes(store, client):
 
 def test_a_node_with_fields_of_somebody_else_is_a_node(store, client):
     begin(store, "first")
-    client.hset(f"{PREFIX}:nodes", "x", '{"name": "n", "seen": 5, "kind": 7, "more": [1]}')
-    assert ("n", "7", 5) in [(node.name, node.kind, node.seen) for node in store.nodes()]
+    odd = '{"name": "n", "seen": 5, "kind": "worker", "more": [1], "app": 7, "clock_offset": 1e300}'
+    client.hset(f"{PREFIX}:nodes", "x", odd)
+    (node,) = [node for node in store.nodes() if node.id == "x"]
+    assert Node(id="x", name="n", kind="worker", seen=5) == node
+
+
+@pytest.mark.parametrize(
+    "odd", ['"kind": 7, "seen": 5', '"kind": "beat", "seen": 1e300', '"kind": "beat", "seen": 0.5']
+)
+def test_what_can_be_no_node_is_passed_over_and_named(store, client, caplog, odd):
+    begin(store, "first")
+    client.hset(f"{PREFIX}:nodes", "x", '{"name": "n", ' + odd + "}")
+    assert [BEAT.id] == [node.id for node in store.nodes()]
+    assert "nodes x" in caplog.messages[0]
 
 
 # URLs -------------------------------------------------------------------------------------------
@@ -847,3 +875,82 @@ def redis_on_a_socket(folder):
 
     folder = folder / "r"
     return RedisServer(folder, options=["--unixsocket", str(folder / "s")]).start()
+
+
+# Successes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("failed", "told"), [(3, 0), (8, 0), (14, 0), (15, 1), (40, 26)])
+def test_of_a_job_that_only_fails_the_oldest_slot_looked_at_is_told(store, monkeypatch, failed, told):
+    monkeypatch.setattr(module, "_LEAST", 5)
+    monkeypatch.setattr(module, "_MORE", 10)
+    report, never = Story(store, "report"), Story(store, "never")
+    for story in (report, never):
+        story.register()
+        story.begin()
+        assert story.finish(outcome="succeeded" if story is report else "failed")
+    for _ in range(failed):
+        report.now += SECOND
+        report.begin(report.now)
+        assert report.finish(report.now, "failed")
+    assert {"report": (TOLD_AT + told * SECOND,) * 2} == store.successes()
+
+
+# Places in an index that somebody edited ----------------------------------------------------------
+
+
+@pytest.fixture
+def own(own_redis_server):
+    """A server of the test's own: a script that does not end would hold up all others."""
+    store = open_store(own_redis_server.url())
+    with redis.Redis.from_url(own_redis_server.url(), decode_responses=True) as client:
+        yield store, client
+    store.close()
+
+
+@pytest.mark.parametrize("score", ["+inf", "1e300", T + 100_000.5])
+def test_a_deadline_that_is_none_is_no_next_deadline(own, score):
+    store, client = own
+    begin(store, "first")
+    member = f"second\0{T:015}\0scheduled"
+    client.delete(f"{PREFIX}:deadlines")
+    client.zadd(f"{PREFIX}:deadlines", {member: score})
+    found = store.expired(BEAT, 10, now=T)
+    assert found.runs == ()
+    assert found.next_deadline in (None, T + 100_001)
+
+
+@pytest.mark.parametrize("score", [T - 0.5, T + 0.4, "-inf"])
+@pytest.mark.parametrize("limit", [1, 2, 10])
+def test_an_unreadable_run_at_an_odd_place_is_looked_at_once(own, score, limit):
+    store, client = own
+    bad = begin(store)[1].key
+    client.hset(name_of(bad), "state", "runing")
+    odd = f"{bad.job}\0{bad.slot}\0{bad.kind}"  # names the same run, and is not how we write it
+    for member in (odd, f"{bad.job}\0{bad.slot:015}\0{bad.kind}"):
+        client.zadd(f"{PREFIX}:deadlines", {member: score})
+    found = store.expired(BEAT, limit, now=T + 60_000).runs
+    assert [run.job for run in found] == ["first", "third"][:limit]
+
+
+@pytest.mark.parametrize("score", ["-inf", -1e300, -T - 0.5, -float(T) - 1])
+@pytest.mark.parametrize(
+    "member", ["garbage", b"\xff", "second\0" + "9" * 400 + "\0x", f"second\0{T}\0scheduled"]
+)
+@pytest.mark.parametrize("state", [None, "claimed"])
+def test_runs_are_listed_past_what_somebody_put_into_an_index(own, score, member, state):
+    store, client = own
+    begin(store)
+    for name in ("runs", "deadlines", "active:first"):
+        client.zadd(f"{PREFIX}:{name}", {member: score})
+    assert store.runs(limit=3, state=state)[0].job == "first"
+    assert [run.job for run in store.runs(limit=1, job="first", state=state)] == ["first"]
+
+
+def test_folding_goes_on_past_what_somebody_put_among_the_ended(own):
+    store, client = own
+    begin(store, "first")
+    for number in range(2 * module._LOOK):
+        client.zadd(f"{PREFIX}:finished", {f"garbage {number}": 0.4})
+    store.prune(history=2 * T, most=1_000, now=T + DAY)
+    assert {} == store._folded_to

@@ -18,6 +18,7 @@ from sqlalchemy import event
 
 from anarchon_celery.errors import StoreUnreachable, StoreUnusable
 from anarchon_celery.protocol import (
+    LATEST,
     Holding,
     Node,
     Offer,
@@ -182,7 +183,7 @@ def test_the_tables_of_an_older_version(file, store):
             connection.execute(f"ALTER TABLE anarchon_jobs DROP COLUMN {column}")
     before = file.read_bytes()
     for call in (store.jobs, lambda: register(store, "report"), lambda: store.expired(BEAT, 9)):
-        with refused(StoreUnusable, str(file), "of version 1", "with version 3", "another anarchon_prefix"):
+        with refused(StoreUnusable, str(file), "of version 1", "with version 4", "another anarchon_prefix"):
             call()
     assert before == file.read_bytes()
 
@@ -253,14 +254,14 @@ def test_a_url_or_an_option_that_cannot_be_meant(url, options, words):
 def test_the_columns_of_this_version():
     """A change here is a new version, and needs a way from the old one."""
     tables = Tables("anarchon", SQLITE)
-    assert VERSION == 3
+    assert VERSION == 4
     assert {table.name: " ".join(table.c.keys()) for table in tables.metadata.sorted_tables} == {
         "anarchon_meta": "name value",
         "anarchon_jobs": "name hashes first_seen seen floor fence supervised paused paused_by paused_at",
         "anarchon_runs": "job slot kind state trigger dispatch unstarted attempt crashes fence node owner "
         "task_id token nonce deadline span lease not_before retries stop claimed_at queued_at started_at "
-        "finished_at reason until count",
-        "anarchon_nodes": "id name kind seen app",
+        "finished_at reason until count arguments asked_by request",
+        "anarchon_nodes": "id name kind seen app version celery python clock_offset schedule",
     }
 
 
@@ -316,7 +317,10 @@ EDITS = [
     ("jobs", "hashes", '{"h": '), ("jobs", "hashes", '[["h", "soon", null, 1]]'), ("jobs", "hashes", "null"),
     ("jobs", "hashes", '[["h", 1]]'), ("jobs", "hashes", '[["h", 1, "high", 1]]'), ("jobs", "hashes", "[5]"),
     ("jobs", "hashes", '[[1, 1, null, 1]]'), ("jobs", "hashes", '[["h", 1, 1.5, 1]]'),
-    ("jobs", "fence", -1), ("jobs", "supervised", 7), ("jobs", "floor", "high"),
+    ("jobs", "fence", -1), ("jobs", "supervised", 7), ("jobs", "floor", "high"), ("runs", "trigger", "x"),
+    ("runs", "started_at", LATEST + 1), ("runs", "claimed_at", -1), ("jobs", "floor", LATEST + 1),
+    ("jobs", "paused_at", -1), ("jobs", "hashes", '[["h", 1, 1e15, 1]]'),
+    ("jobs", "hashes", '[["h", 1, 100000000000000, 1]]'), ("jobs", "hashes", '[["h", -1, null, 1]]'),
 ]  # fmt: skip
 
 
@@ -340,6 +344,22 @@ def test_an_edited_row_is_said_once_and_stops_no_other(table, column, value, fil
     assert ("bad @ 2026" if table == "runs" else "bad") in said
     assert column in said or "no deadline" in said
     assert store.finish(good.key, "t", "succeeded", now=T + 2)
+
+
+def test_a_run_of_a_kind_that_is_none_is_left_out(file, store, caplog):
+    begin(store, "good", "bad")
+    edit(file, "UPDATE anarchon_runs SET kind = ? WHERE job = 'bad'", "x")
+    assert ["good"] == [run.job for run in store.runs()]
+    assert ["good"] == [run.job for run in store.expired(BEAT, 10, now=T + HOUR).runs]
+    assert "bad @ 2026" in caplog.text
+    assert "kind is 'x'" in caplog.text
+
+
+def test_what_can_be_no_node_is_left_out(file, store, caplog):
+    begin(store, "good")
+    edit(file, "UPDATE anarchon_nodes SET kind = ?", "x")
+    assert [] == store.nodes()
+    assert "kind is 'x'" in caplog.text
 
 
 def test_nodes_teach_an_edited_job_to_the_store_again(file, store):
@@ -401,6 +421,7 @@ def test_what_a_verb_costs(store):
     (lease,) = begin(store, "report")
     key, later = lease.key, T + SECOND
     waiting = RunKey("report", later)
+    retry = Start(key=waiting, token="v", worker="w", retries=1)
 
     def cost(call) -> int:
         with statements(store) as seen:
@@ -415,7 +436,7 @@ def test_what_a_verb_costs(store):
         "resume": cost(lambda: store.resume("report", now=later)),
         "start": cost(lambda: store.start(Start(key=waiting, token="u", worker="w"), now=later)),
         "requeue": cost(lambda: store.requeue(waiting, "u", delay=0, retries=1, start_timeout=0, now=later)),
-        "start again": cost(lambda: store.start(Start(key=waiting, token="v", worker="w"), now=later)),
+        "start again": cost(lambda: store.start(retry, now=later)),
         "finish": cost(lambda: store.finish(waiting, "v", "succeeded", now=later)),
     }
     assert costs == {
@@ -464,7 +485,7 @@ def test_no_step_reads_history(file, store):
         seen_due = Redispatch(key=key, state="queued", dispatch=1, deadline=later)
         assert store.redispatch("one:1", [seen_due], nonce="m", now=later)[0].won
         store.sent([Sent(key=key, dispatch=2, task_id="i", supervised=True)], now=later)
-        store.start(Start(key=key, token="u", worker="w"), now=later)
+        store.start(Start(key=key, token="u", worker="w", retries=1), now=later)
         assert store.finish(key, "u", "succeeded", now=later)
         assert store.release([Release(key=leases[1].key, token="t")], now=later) == [True]
         store.runs(state="running")

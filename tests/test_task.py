@@ -14,19 +14,27 @@ import time
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery, chord, group, signals
 from celery.app import trace
 from celery.contrib.testing.worker import start_worker
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, WorkerTerminate
 from kombu.exceptions import OperationalError
 
-from anarchon_celery import HandedOver, LeaseLost, Scheduler, Task, current_lease, events, keeper, worker
-from anarchon_celery import lease as lease_module
+from anarchon_celery import (
+    HandedOver,
+    LeaseLost,
+    Scheduler,
+    Task,
+    board,
+    current_lease,
+    events,
+    keeper,
+    returning,
+    worker,
+)
 from anarchon_celery import task as task_module
-from anarchon_celery.config import Config
 from anarchon_celery.errors import StaleFence, StoreUnreachable
 from anarchon_celery.fencing import fenced_write
 from anarchon_celery.protocol import OVERTAKEN, Node, Offer, Redispatch, RunKey, Start, Started
@@ -141,6 +149,11 @@ class Stage:
         memory._ROOMS.pop((self.app.conf.anarchon_store, "anarchon"), None)
 
 
+def a_board(monkeypatch):
+    monkeypatch.setenv(board.WHERE, "")
+    return board.make()
+
+
 @pytest.fixture
 def as_in_a_worker(monkeypatch):
     """What every real worker process does first; and a stop byte of this test's own."""
@@ -148,8 +161,8 @@ def as_in_a_worker(monkeypatch):
     monkeypatch.setattr(trace, "_localized", [])
     monkeypatch.setattr(keeper, "LOOK_EVERY", 10)
     monkeypatch.setattr(keeper, "_keepers", {})
-    monkeypatch.setattr(worker, "_stop_byte", None)
-    monkeypatch.setattr(worker, "_parent_pid", 41907)
+    monkeypatch.setattr(worker, "_board", a_board(monkeypatch))
+    monkeypatch.setattr(board.Board, "parent", 41907)
     yield
     trace.reset_worker_optimizations()
 
@@ -185,15 +198,11 @@ def log(caplog):
 
 
 @pytest.fixture
-def stop_the_worker(monkeypatch):
+def stop_the_worker(as_in_a_worker):
     """Tell the worker to stop, by the signal that Celery sends in its parent."""
-    import mmap
-
-    byte = mmap.mmap(-1, 1)
-    monkeypatch.setattr(worker, "_stop_byte", byte)
-    yield lambda: signals.worker_shutting_down.send(sender="celery@b", sig="SIGTERM", how="Warm", exitcode=0)
-    monkeypatch.undo()
-    byte.close()
+    return lambda: signals.worker_shutting_down.send(
+        sender="celery@b", sig="SIGTERM", how="Warm", exitcode=0
+    )  # fmt: skip
 
 
 def lines(log, containing: str = "") -> list[str]:
@@ -587,7 +596,7 @@ def given_back(stage, queue: str | None = None):
     (message,) = stage.messages(queue)
     eta = datetime.fromisoformat(message.headers["eta"])
     wait = (eta - datetime.now(timezone.utc)).total_seconds()
-    assert task_module.GIVEN_BACK_FOR - 3 < wait <= task_module.GIVEN_BACK_FOR
+    assert returning.GIVEN_BACK_FOR - 3 < wait <= returning.GIVEN_BACK_FOR
     return message
 
 
@@ -796,12 +805,12 @@ def test_a_retry_is_not_startable_before_its_time(stage, log, when):
     assert run == stage.run(key)
 
 
-def test_a_naive_eta_is_read_in_the_zone_of_the_app():
-    zone = ZoneInfo("America/New_York")
-    eta = datetime.now(zone).replace(tzinfo=None) + timedelta(seconds=30)
-    assert 29_000 < task_module._milliseconds_until(None, eta, zone) <= 30_000
-    assert 29_000 < task_module._milliseconds_until(0, eta, zone) <= 30_000, "as Celery takes 0 for none"
-    assert 2_000 == task_module._milliseconds_until(2, eta, zone)
+def test_a_naive_eta_is_in_utc_as_the_workers_of_celery_read_it():
+    app = Celery("proj", set_as_current=False, changes={"timezone": "America/New_York"})
+    eta = datetime.now(timezone.utc).replace(tzinfo=None) + timedelta(seconds=30)
+    assert 29_000 < task_module._milliseconds_until(None, eta, app) <= 30_000
+    assert 29_000 < task_module._milliseconds_until(0, eta, app) <= 30_000, "as Celery takes 0 for none"
+    assert 2_000 == task_module._milliseconds_until(2, eta, app)
 
 
 def test_the_header_survives_headers_of_the_retrys_own(stage):
@@ -994,18 +1003,18 @@ def test_a_job_that_does_not_hand_over_is_run_by_a_stopping_worker(stage, stop_t
     assert "succeeded" == stage.run(key).state
 
 
-@pytest.mark.parametrize(("stops", "state"), [(True, "released"), (False, "running")])
-def test_a_task_that_its_pool_ends_is_handed_over_if_the_worker_stops(stage, stop_the_worker, stops, state):
+@pytest.mark.parametrize(("stops", "crashes"), [(True, 0), (False, 1)])
+def test_a_task_that_its_pool_ends_is_handed_over_if_the_worker_stops(stage, stop_the_worker, stops, crashes):
     @stage.task()
     def job(self):
         if stops:
             stop_the_worker()
-        raise SystemExit
+        raise WorkerTerminate
 
     key = stage.dispatch()
     with pytest.raises(SystemExit):
         stage.deliver()
-    assert state == stage.run(key).state
+    assert ("released", crashes) == (stage.run(key).state, stage.run(key).crashes)
     ((_, held),) = keeper._keepers.values()
     assert {} == held._leases, "renewed no more"
 
@@ -1023,6 +1032,7 @@ def test_of_a_lost_run_nothing_is_stored_and_nothing_published(stage, log, ends)
     def job(self):
         stage.take_over(key)
         wait_until(lambda: self.lease.aborted)
+        self.update_state(state="PROGRESS")
         if ends == "by check":
             self.lease.check()
         if ends == "with an error":
@@ -1042,9 +1052,9 @@ def test_a_lost_run_that_its_pool_ends_while_the_worker_stops_is_lost_and_not_ha
     @stage.task()
     def job(self):
         stage.take_over(key)
-        wait_until(lambda: self.lease.aborted)
+        wait_until(lambda: lines(log, "lease lost"))  # it is told, then said
         stop_the_worker()
-        raise SystemExit
+        raise WorkerTerminate
 
     key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
     with pytest.raises(SystemExit):
@@ -1127,8 +1137,7 @@ def starved(stage):
 def test_on_a_start_that_is_answered_too_late_nothing_is_begun(stage, log, starved, monkeypatch):
     late = Late(starved.store)
     starved.store = late
-    for module in (keeper, lease_module):
-        monkeypatch.setattr(module, "monotonic", late.monotonic)
+    monkeypatch.setattr(keeper.Keeper, "monotonic", lambda self: late.monotonic())
 
     @stage.task()
     def job(self):
@@ -1301,7 +1310,7 @@ def test_a_run_that_is_asked_to_stop_and_ended_by_its_pool_is_cancelled(stage, l
     def job(self):
         stage.overtake(key)
         wait_until(lambda: self.lease.aborted)
-        raise SystemExit
+        raise WorkerTerminate
 
     key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
     with pytest.raises(SystemExit):
@@ -1316,7 +1325,7 @@ def test_that_it_was_asked_to_stop_counts_for_more_than_that_its_worker_stops(st
         stage.overtake(key)
         wait_until(lambda: self.lease.aborted)
         stop_the_worker()
-        raise SystemExit
+        raise WorkerTerminate
 
     key = stage.dispatch(anarchon={"lease": 10, "heartbeat": 0.02})
     with pytest.raises(SystemExit):
@@ -1536,60 +1545,3 @@ def test_a_worker_with_an_impossible_setting_does_not_start(make_stage, conf, li
         make_stage(**conf).app.WorkController(hostname="celery@b", pool="solo")
     assert str(stopped.value.code).startswith(line)
     assert 1 == len(str(stopped.value.code).splitlines())
-
-
-class Consumer:
-    """What Celery sends ``worker_ready`` with, as far as it matters here."""
-
-    def __init__(self, app) -> None:
-        self.app = app
-
-
-class Waits:
-    """What a worker does between its looks for the store."""
-
-    def __init__(self, do) -> None:
-        self.do = do
-        self.slept: list[float] = []
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        assert len(self.slept) < 5
-        self.do()
-
-
-def said_of_the_store(log) -> list[str]:
-    """What a worker said of its store, without the reason."""
-    said = [r.getMessage().removeprefix("[anarchon] ") for r in log.records if r.name == "anarchon_celery"]
-    return [re.sub(r"redis://.*;", "…;", line) for line in said if "store" in line]
-
-
-def test_a_worker_says_that_its_store_is_away_and_that_it_answers(
-    own_redis_server, make_stage, log, monkeypatch
-):
-    own_redis_server.stop()
-    stage = make_stage(anarchon_store=own_redis_server.url())
-    waits = Waits(own_redis_server.start)
-    monkeypatch.setattr(worker, "time", waits)
-    signals.worker_ready.send(sender=Consumer(stage.app))
-    away = "waiting for the store: …; trying again in 0.5 s"
-    wait_until(lambda: [away, "the store answers again"] == said_of_the_store(log))
-    assert [0.5] == waits.slept
-    wait_until(lambda: "anarchon-store" not in {thread.name for thread in threading.enumerate()})
-
-
-def test_a_worker_whose_store_is_there_says_nothing_of_it(redis_url, make_stage, log):
-    worker._wait_for_store(Config.of(make_stage(anarchon_store=redis_url).app))
-    assert [] == said_of_the_store(log)
-
-
-def test_a_worker_that_stops_looks_for_its_store_no_more(make_stage, log, monkeypatch, stop_the_worker):
-    nowhere = f"redis://127.0.0.1:{free_port()}/0"
-    waits = Waits(stop_the_worker)
-    monkeypatch.setattr(worker, "time", waits)
-    worker._wait_for_store(Config.of(make_stage(anarchon_store=nowhere).app))
-    assert [0.5] == waits.slept
-    assert ["waiting for the store: …; trying again in 0.5 s"] == said_of_the_store(log), "it never answered"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anarchon_celery.patience import WAITS, Patience
 from anarchon_celery.stores.clock import StoreClock, monotonic
-from anarchon_celery.trust import HoldOff, margin, trusted_until
+from anarchon_celery.trust import HoldOff, Jumps, margin, trusted_until
 
 T = 1_790_000_000_000
 
@@ -67,6 +67,60 @@ def test_after_a_hold_off_there_may_be_another():
     hold_off.begin(10.0, 3_000)
     assert hold_off.begin(13.0, 3_000)
     assert hold_off.on(15.9)
+
+
+# Jumps of the store's clock ---------------------------------------------------------------------
+
+SECOND, LEASE = 1_000, 30_000  # whose margin is 3 s
+
+
+def spared(jumps, renewed, *times, lease=LEASE):
+    """Whether a run that was renewed at that second of the store's clock is spared then, and then."""
+    return [jumps.spares(T + renewed * SECOND, lease, now) for now in times]
+
+
+def jumped(*some):
+    """Jumps as (now, seconds, what the store's clock read then)."""
+    jumps = Jumps()
+    for now, size, reads in some:
+        jumps.note(now, size * SECOND, T + reads * SECOND)
+    return jumps
+
+
+def test_a_jump_spares_who_was_renewed_before_it_for_one_lease():
+    jumps = jumped((100.0, 60, 60))
+    assert [True, True, False] == spared(jumps, 0, 100.0, 129.9, 130.0)
+    assert [False] == spared(jumps, 60, 100.0), "renewed since"
+
+
+def test_a_lease_bears_a_jump_of_its_margin():
+    assert [False] == spared(jumped((100.0, 3, 3)), 0, 101.0)
+
+
+def test_jumps_add_up():
+    assert [True] == spared(jumped((100.0, 2, 2), (105.0, 2, 9)), 0, 106.0)
+    assert [False] == spared(jumped((100.0, 2, 2), (105.0, 2, 9)), 3, 106.0), "renewed between them"
+
+
+def test_a_small_jump_hides_no_great_one():
+    jumps = jumped((100.0, 7, 7), (110.0, 3600, 3617))
+    assert [True, False] == spared(jumps, 8, 139.9, 140.0)
+    assert [True, False] == spared(jumps, 8, 169.9, 170.0, lease=60_000)
+
+
+def test_a_later_jump_does_not_extend_it():
+    jumps = jumped((100.0, 60, 60), (120.0, 60, 140))
+    assert [True, False] == spared(jumps, 0, 129.9, 130.0)
+    assert [True, False] == spared(jumps, 61, 149.9, 150.0), "it may have been renewed just before the second"
+
+
+def test_where_the_clock_went_back_what_it_read_before_counts_no_more():
+    jumps = jumped((100.0, 3600, 3600))
+    jumps.begin(200.0, T + 100 * SECOND)
+    assert [True, False] == spared(jumps, 99, 229.9, 230.0), "before it went back, or long before"
+    assert [False] == spared(jumps, 101, 201.0)
+    jumps.note(300.0, 20 * SECOND, T + 220 * SECOND)
+    assert [True, False] == spared(jumps, 190, 329.9, 330.0)
 
 
 # Patience ---------------------------------------------------------------------------------------
@@ -150,12 +204,12 @@ def test_a_slow_answer_is_taken_for_as_old_as_it_may_be(clock, watch):
     assert T == clock.now(), "the store may have read its clock just now, and must not be run ahead of"
 
 
-def test_a_quicker_answer_brings_it_nearer_and_is_no_jump_worth_a_word(clock, watch):
+def test_a_quicker_answer_brings_it_nearer_and_is_no_jump(clock, watch):
     clock.observe(100.0, 103.0, T)
     watch.at = 104.0
     clock.observe(104.0, 104.0, T + 3_900)
     assert T + 3_900 == clock.now()
-    assert (2_900.0, 0.0) == clock.take_jumps()
+    assert (0.0, 0.0) == clock.take_jumps()
 
 
 def test_an_answer_that_agrees_changes_nothing(clock, watch):

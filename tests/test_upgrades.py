@@ -41,12 +41,14 @@ from anarchon_celery.stores.sql import SqlStore
 from anarchon_celery.stores.tables import VERSION
 from anarchon_celery.stores.upgrades import WAYS, go
 from anarchon_celery.stores.versions import NEW
-from tests.layouts import ROWS, T, make_keys, make_tables
+from tests.layouts import ROWS as ROWS_OF
+from tests.layouts import VERSIONS, T, make_keys, make_tables
 from tests.test_cli import Desk
 from tests.test_stores_sql import refused
 
 RUN_IT = "run `celery -A proj anarchon upgrade` once"
 TABLES = ("meta", "jobs", "runs", "nodes")
+ROWS = ROWS_OF[2]
 SQL = ("sqlite", "postgresql", "mariadb")
 
 BEAT = Node(id="incarnation-1", name="one:1", app="proj")
@@ -54,20 +56,21 @@ BEAT = Node(id="incarnation-1", name="one:1", app="proj")
 
 @dataclass
 class Old:
-    """A store of version 2, with the story of :mod:`tests.layouts`."""
+    """A store of version 2, or another, with the story of :mod:`tests.layouts`."""
 
     kind: str
     url: str
+    version: int = 2
 
     def make(self) -> None:
         """Make it, in place of what is there."""
         self.clear()
         if self.kind == "redis":
             with self.client() as client:
-                make_keys(client)
+                make_keys(client, self.version)
         else:
             with self.transaction() as connection:
-                make_tables(connection, self.kind)
+                make_tables(connection, self.kind, self.version)
 
     def clear(self) -> None:
         if self.kind == "redis":
@@ -182,17 +185,21 @@ def test_each_version_has_its_ways():
     assert list(NEW) == list(WAYS) == list(range(min(NEW), max(NEW) + 1))
 
 
-def test_all_that_was_there_is_there(old):
+@pytest.mark.parametrize("version", VERSIONS)
+def test_all_that_was_there_is_there(old, version):
+    rows, old.version = ROWS_OF[version], version
+    old.make()
     before = old.said()
     with closing(open_store(old.url)) as store:
-        assert Upgrade(2, NEW) == store.upgrade()
-        assert sorted(map(run_of, ROWS["runs"]), key=lambda run: run.key) == sorted(
+        ways = {to: what for to, what in NEW.items() if to > version}
+        assert Upgrade(version, ways) == store.upgrade()
+        assert sorted(map(run_of, rows["runs"]), key=lambda run: run.key) == sorted(
             store.runs(limit=1000), key=lambda run: run.key
         )
-        assert sorted(map(job_of, ROWS["jobs"]), key=lambda job: job.name) == store.jobs()
-        assert [Node(**row) for row in ROWS["nodes"]] == store.nodes()
-        assert Upgrade(3, {}) == store.upgrade()
-    assert before | {"version": "3", "born": before["created"], "young": "0"} == old.said()
+        assert sorted(map(job_of, rows["jobs"]), key=lambda job: job.name) == store.jobs()
+        assert [Node(**row) for row in rows["nodes"]] == store.nodes()
+        assert Upgrade(VERSION, {}) == store.upgrade()
+    assert before | {"version": f"{VERSION}", "born": before["created"], "young": "0"} == old.said()
 
 
 def key(job: str, slot: int = T) -> RunKey:
@@ -256,7 +263,7 @@ def test_the_keys_are_those_of_a_new_store(old):
         fresh.expired(BEAT, 1)
         with old.client() as client:
             assert sorted(client.hkeys("{anarchon}:meta")) == sorted(client.hkeys("{fresh}:meta"))
-            assert "3" == client.hget("{fresh}:meta", "version")
+            assert f"{VERSION}" == client.hget("{fresh}:meta", "version")
 
 
 # Nodes wait for it ------------------------------------------------------------------------------
@@ -271,7 +278,7 @@ def test_who_meets_it_says_what_to_run_changes_nothing_and_goes_on_after_it(old)
             lambda: node.renew([Holding(key=key("report"), token="t", fence=1)], now=T),
         ]  # fmt: skip
         for verb in verbs:
-            with refused(StoreUnusable, node.shown, "of version 2", "with version 3", RUN_IT):
+            with refused(StoreUnusable, node.shown, "of version 2", f"with version {VERSION}", RUN_IT):
                 verb()
         assert before == old.everything()
         command.upgrade()
@@ -307,7 +314,7 @@ def test_a_beat_waits_for_it_and_goes_on_by_itself(old, processes, tmp_path):
     mark = beat.mark()
     done = processes.celery("-A", "proj", "anarchon", "upgrade", "--json")
     assert 0 == done.wait(30)
-    assert (2, 3) == (json.loads(done.output)["from"], json.loads(done.output)["to"])
+    assert (2, VERSION) == (json.loads(done.output)["from"], json.loads(done.output)["to"])
     beat.wait_for(r"\[anarchon\] started as ", 30, after=mark)
     beat.wait_for(r"\[anarchon\] sync @ \S+: dispatched by ", 30, after=mark)
     with closing(open_store(old.url)) as store:
@@ -352,16 +359,17 @@ def test_several_at_once_do_no_harm(old):
         store.close()
     with closing(open_store(old.url)) as store:
         assert len(ROWS["jobs"]) == len(store.jobs())
-    assert "3" == old.said()["version"]
+    assert f"{VERSION}" == old.said()["version"]
     assert 6 == len(old.said())
 
 
 @of_tables
 def test_who_comes_late_to_a_way_does_not_go_back(old):
-    old.say("version", "4")
+    old.say("version", "5")
     before = old.everything()
     with old.transaction() as connection:
-        go(connection, "anarchon", 3)
+        for version in WAYS:
+            go(connection, "anarchon", version)
     assert before == old.everything()
 
 
@@ -430,7 +438,7 @@ def test_one_that_was_killed_half_way_is_done_by_the_next(old):
 @pytest.mark.parametrize(
     ("version", "words"),
     [
-        ("4", ["of version 4", "with version 3", "install the release that made them"]),
+        ("5", ["of version 5", "with version 4", "install the release that made them"]),
         ("1", ["of version 1", "cannot upgrade them", "another anarchon_prefix"]),
         ("abc", ["have the version 'abc', which is none", "somebody edited it"]),
         ("", ["have the version '', which is none"]),
@@ -454,20 +462,22 @@ def test_a_version_that_there_is_no_way_from(old, version, words):
 def test_the_command(old):
     desk = Desk(anarchon_store=old.url)
     new = [{"version": version, "what": what} for version, what in NEW.items()]
-    found = {"store": old.url, "from": 2, "to": 3, "dry_run": True, "new": new}
+    found = {"store": old.url, "from": 2, "to": VERSION, "dry_run": True, "new": new}
     assert found == desk.json("upgrade", "--dry-run")
+    told = [f"  {version}: {what}" for version, what in NEW.items()]
     result = desk.run("upgrade", "--dry-run")
-    assert (0, [f"{old.url} would be upgraded from version 2 to 3; what is new:", f"  3: {NEW[3]}"]) == (
+    assert (0, [f"{old.url} would be upgraded from version 2 to {VERSION}; what is new:", *told]) == (
         result.exit_code, result.output.splitlines(),
     )  # fmt: skip
     result = desk.run("status")
     assert (1, True) == (result.exit_code, RUN_IT in result.output)
     result = desk.run("upgrade")
-    assert (0, [f"{old.url} was upgraded from version 2 to 3; what is new:", f"  3: {NEW[3]}"]) == (
+    assert (0, [f"{old.url} was upgraded from version 2 to {VERSION}; what is new:", *told]) == (
         result.exit_code, result.output.splitlines(),
     )  # fmt: skip
-    assert {"store": old.url, "from": 3, "to": 3, "dry_run": False, "new": []} == desk.json("upgrade")
-    assert f"nothing to do: {old.url} is of version 3 already\n" == desk.run("upgrade").output
+    found = {"store": old.url, "from": VERSION, "to": VERSION, "dry_run": False, "new": []}
+    assert found == desk.json("upgrade")
+    assert f"nothing to do: {old.url} is of version {VERSION} already\n" == desk.run("upgrade").output
     old.say("version", "9")
     result = desk.run("upgrade")
     assert (1, 1) == (result.exit_code, len(result.output.splitlines()))

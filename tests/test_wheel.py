@@ -61,7 +61,10 @@ def test_the_wheel_has_what_is_not_python_too(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     scripts = {str(path.relative_to(ROOT)) for path in ROOT.glob('anarchon_celery/stores/lua/*.lua')}
     assert scripts
-    assert names >= scripts | {'anarchon_celery/py.typed'}
+    django = ROOT / 'anarchon_celery' / 'django'
+    pages = {str(path.relative_to(ROOT)) for path in django.rglob('*.*') if path.suffix in ('.html', '.css')}
+    assert pages
+    assert names >= scripts | pages | {'anarchon_celery/py.typed'}
     assert not [name for name in names if not name.startswith('anarchon_celery')]
 
 

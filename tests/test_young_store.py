@@ -27,8 +27,7 @@ from anarchon_celery.protocol import (
 )
 from anarchon_celery.slots import Leap
 from anarchon_celery.stores import new_nonce
-from tests.rollback import snapshot, wipe
-from tests.test_stores import (
+from anarchon_celery.testing.contract.story import (
     BEAT,
     DAY,
     HOUR,
@@ -40,10 +39,9 @@ from tests.test_stores import (
     answers,
     everything,
     nothing_written,
-    site,
-    store,
-    story,
 )
+from tests.rollback import snapshot, wipe
+from tests.test_stores import site, store, story
 
 __all__ = ["site", "store", "story"]  # fixtures
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ..errors import StoreReplaced, StoreUnusable
+from ..errors import StoreReplaced
 from ..protocol import (
     Claim,
     Claimed,
@@ -29,27 +29,35 @@ from ..protocol import (
     Registration,
     Release,
     Renewal,
+    Request,
+    Requested,
     Run,
     RunKey,
     Sent,
+    Settle,
     Stale,
     Start,
     Started,
+    Success,
 )
 from ..youth import Caller, Origin
 from .clock import StoreClock, monotonic
+from .waking import WakeUps
 
 #: The verbs of a beat that knows another store: it has to register first.
 REFUSED_TO_STRANGERS = frozenset({"claim", "sent", "expired", "redispatch", "prune"})
 
 #: What changes nothing: these name nothing that the caller knows.
-LOOKS = frozenset({"runs", "jobs", "nodes", "look"})
+LOOKS = frozenset({"runs", "jobs", "nodes", "look", "successes"})
 
 #: The verbs that note, if they change a run, that their node lives: what they answered must not get lost.
 NOTED = frozenset({"claim", "redispatch"})
 
 #: What they are told, after the store's name.
 ANOTHER = "is another store than before: wiped, restored or failed over"
+
+#: The states of runs that went well, as far as is known.
+WELL = ("succeeded", "published")
 
 #: No verb takes more items than this in one step; callers with more send several.
 CHUNK = 200
@@ -67,19 +75,29 @@ class Upgrade:
 
 
 class Store(ABC):
-    """The verbs of the protocol.
+    """The verbs of the protocol: what a store has to do, also one of somebody else's.
 
-    Every verb takes an optional ``now`` (ms): the store's time for this step, for tests only.
-    All other times are durations in milliseconds. A verb raises ``StoreUnreachable`` when there
-    was no answer (it may have acted), ``StoreUnusable`` when the store cannot be used as it is, and those
-    of a beat but ``register`` raise ``StoreReplaced`` when the store is not the one that was registered with.
+    What they are about is told in :mod:`anarchon_celery.protocol`, what each does to the records in
+    :mod:`anarchon_celery.transitions` and the modules that it names: a store reads the records of a step, has
+    them do it, and writes what they changed, as one atomic step that no other process sees half of.
+    :class:`~anarchon_celery.stores.memory.MemoryStore` is the shortest, and may be derived from. What they
+    have in common is tested by ``anarchon_celery.testing.StoreContract``.
+
+    - Every verb takes an optional ``now`` (ms since the epoch): the store's time for this step, for tests
+      only. Without it the clock of the store counts, read in the same step; never that of who calls.
+    - Instants are milliseconds since the epoch, durations milliseconds.
+    - A handle is used by several threads, and nothing is connected before the first verb.
+    - A verb raises ``StoreUnreachable`` when there was no answer (it may have acted), ``StoreUnusable`` when
+      the store cannot be used as it is, and those of a beat but ``register`` raise ``StoreReplaced`` when the
+      store is not the one that was registered with. Nothing else.
+    - A changing call that is made again after a lost answer changes nothing more, and is answered the same.
     """
 
     #: Where the store is, fit for a log: without a password.
     shown: str = ""
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
-        """Count time between the answers with ``clock``."""
+        """Count time between the answers with ``clock`` (seconds, monotonic)."""
         self.clock = StoreClock(clock)
         #: Which store answered last; another one means wiped, failed over or restored.
         self.identity: str | None = None
@@ -95,7 +113,7 @@ class Store(ABC):
     def register(
         self, node: Node, registrations: Sequence[Registration], *, now: int | None = None
     ) -> list[Registered]:
-        """Remember the node, its jobs and their schedule hashes; answer what is known of each.
+        """Remember the node, its jobs and their schedule hashes; answer what is known of each, in that order.
 
         Nodes that were not seen for a day are forgotten.
         """
@@ -104,7 +122,10 @@ class Store(ABC):
     def claim(
         self, node: str, offers: Sequence[Offer], *, nonce: str, now: int | None = None
     ) -> list[Claimed]:
-        """Decide slots: of all nodes that offer one, exactly one is answered ``won``."""
+        """Decide slots: of all nodes that offer one, exactly one is answered ``won``.
+
+        Under the same ``nonce`` the same slots are asked for again, and answered the same.
+        """
 
     @abstractmethod
     def sent(self, published: Sequence[Sent], *, now: int | None = None) -> None:
@@ -127,11 +148,18 @@ class Store(ABC):
     ) -> list[Claim]:
         """Claim expired runs again, each only if it is still as it was seen; of a paused job it waits."""
 
+    @abstractmethod
+    def leave(self, node: Node, *, now: int | None = None) -> None:
+        """Forget a node that stops. What is asked after that is nobody's."""
+
     # workers ------------------------------------------------------------------------------------
 
     @abstractmethod
     def start(self, asked: Start, *, now: int | None = None) -> Started | Stale:
-        """Begin a run under a new fence, or learn why this message may not, or may only later."""
+        """Begin a run under a new fence, or learn why this message may not, or may only later.
+
+        Each fence of a job is larger than all before it, also after the store lost its last writes.
+        """
 
     @abstractmethod
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
@@ -162,6 +190,13 @@ class Store(ABC):
     # whoever ------------------------------------------------------------------------------------
 
     @abstractmethod
+    def settle(self, settled: Sequence[Settle], *, now: int | None = None) -> list[bool]:
+        """End runs that were not started and will not be; true of one that has that end already, too.
+
+        False of any other one: nothing is written.
+        """
+
+    @abstractmethod
     def pause(self, job: str, *, reason: str, by: str, now: int | None = None) -> bool:
         """Pause a job: its scheduled runs that do not run yet wait; false if the store has no such job.
 
@@ -171,6 +206,30 @@ class Store(ABC):
     @abstractmethod
     def resume(self, job: str, *, now: int | None = None) -> bool:
         """Let a paused job go on, beginning with the oldest run that waits; false if it was not paused."""
+
+    @abstractmethod
+    def trigger(self, asked: Request, *, nonce: str, now: int | None = None) -> Requested:
+        """Enter a run of kind ``manual`` for now; it is dispatched at once, or when others let it."""
+
+    @abstractmethod
+    def backfill(
+        self, asked: Request, slots: Sequence[int], *, nonce: str, now: int | None = None
+    ) -> list[Requested]:
+        """Enter runs of kind ``backfill`` for slots that were, oldest first."""
+
+    @abstractmethod
+    def cancel(self, key: RunKey, *, reason: str, now: int | None = None) -> Run | None:
+        """Have a run stop, and return it as it is then: one that runs is to stop, any other has ended.
+
+        None if there is none; one that was over before is as it was.
+        """
+
+    @abstractmethod
+    def forget(self, job: str, *, limit: int = 500, now: int | None = None) -> int:
+        """Forget ended runs of a job, ``limit`` at most; returns how many.
+
+        No slot up to now is claimed anew.
+        """
 
     @abstractmethod
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
@@ -183,7 +242,7 @@ class Store(ABC):
 
     @abstractmethod
     def runs(self, *, job: str | None = None, state: str | None = None, limit: int = 50) -> list[Run]:
-        """Return runs, newest slot first."""
+        """Return runs, newest slot first, those of one slot by job and kind; ``limit`` at most."""
 
     @abstractmethod
     def jobs(self) -> list[Job]:
@@ -193,12 +252,24 @@ class Store(ABC):
     def nodes(self) -> list[Node]:
         """Return all nodes the store remembers, by name."""
 
+    def successes(self) -> dict[str, Success]:
+        """Return of each job the newest slot that was run well, and when that ended.
+
+        Of a task without the base class nothing more is known than that it was published. Where very many
+        runs of a job are newer than its success, the oldest slot that was looked at may stand for it.
+        """
+        return successes_among(run for state in WELL for run in self.runs(state=state, limit=1_000_000))
+
     def upgrade(self, *, dry: bool = False) -> Upgrade:
         """Bring what an older release made to the layout of this one; ``dry``: only say what that takes.
 
         What is begun and was not ended, because somebody died meanwhile, is gone on with.
         """
         return Upgrade(None, {})
+
+    def wake_ups(self) -> WakeUps | None:
+        """Return what tells of runs that come to be ``released``, not connected yet; None if nothing does."""
+        return None
 
     def complaints(self) -> list[str]:
         """Return what its server says of itself that is not right for a store, and what would be."""
@@ -223,6 +294,10 @@ class Store(ABC):
         """From now on calls are of this node."""
         if node.id != self._node:
             self._node, self._noted = node.id, None
+
+    def _calls_as_nobody(self) -> None:
+        """From now on calls are of no node: that none is known must not look as if it had been forgotten."""
+        self._node = self._noted = None
 
     def _refuse_a_stranger(self, origin: Origin, verb: str) -> None:
         """Do nothing for a node that knows another store.
@@ -253,6 +328,16 @@ class Store(ABC):
             self._at = now
         if noted:
             self._noted = now
+
+
+def successes_among(runs: Iterable[Run]) -> dict[str, Success]:
+    """Return of each job the newest success; see :meth:`Store.successes`."""
+    found: dict[str, Success] = {}
+    for run in runs:
+        if run.state in WELL:
+            success = Success(run.slot, run.finished_at or run.slot)
+            found[run.job] = max(success, found.get(run.job, success))
+    return found
 
 
 def new_identity() -> str:
@@ -303,11 +388,10 @@ def open_store(
     its own too.
 
     Raises:
-        StoreUnusable: the scheme is none of ``SCHEMES``, or the URL cannot be read.
+        StoreUnusable: the scheme is none of ``SCHEMES`` and nobody else's (:mod:`.installed`), or the URL
+            cannot be read.
     """
     scheme = url.partition(":")[0].partition("+")[0].lower()
-    if scheme not in _MODULES:
-        raise StoreUnusable(f"no store for {scheme!r}: known are {', '.join(SCHEMES)}")
-    module = import_module(f".{_MODULES[scheme]}", __name__)
+    module = import_module(f".{_MODULES.get(scheme, 'installed')}", __name__)
     store: Store = module.open_store(url, prefix=prefix, options=dict(options or {}), within=within)
     return store

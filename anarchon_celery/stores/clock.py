@@ -21,6 +21,18 @@ def monotonic() -> float:
     return time.monotonic() if _SINCE_BOOT is None else time.clock_gettime(_SINCE_BOOT)
 
 
+class HostClock:
+    """The time as a host has it: one clock that tells it, and one that counts it."""
+
+    def wall(self) -> int:
+        """Return milliseconds since the epoch."""
+        return int(time.time() * 1000)
+
+    def monotonic(self) -> float:
+        """Return seconds of a clock that never steps."""
+        return monotonic()
+
+
 class StoreClock:
     """The store's time, estimated from the answers of the store."""
 
@@ -28,6 +40,7 @@ class StoreClock:
         """Use ``clock`` (seconds, monotonic) between the answers."""
         self.monotonic = clock
         self._offset: float | None = None
+        self._high = float("inf")  # above that it was not, as far as the clocks go alike
         self._forward = 0.0
         self._backward = 0.0
         self._lock = threading.Lock()  # a heartbeat and a task share the store
@@ -39,11 +52,14 @@ class StoreClock:
             if self._offset is None:
                 self._offset = low
             elif self._offset < low:
-                self._forward = max(self._forward, low - self._offset)
+                if low > self._high:  # else it did not jump, it is only better known
+                    self._forward = max(self._forward, low - self._offset)
+                    self._high = high
                 self._offset = low
             elif self._offset > high:
                 self._backward = max(self._backward, self._offset - high)
                 self._offset = high
+            self._high = min(self._high, high)
 
     @property
     def known(self) -> bool:

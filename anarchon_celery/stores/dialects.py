@@ -48,6 +48,7 @@ from ..errors import StoreUnusable
 from .budget import left
 from .filesystems import refuse_a_shared_one
 from .options import SECONDS, Right
+from .waking import WakeUps
 
 #: How long a call may take in all, in seconds; half of the claim timeout where that is shorter.
 LONGEST_CALL = 5.0
@@ -106,6 +107,16 @@ class Dialect:
     attend: Callable[[Engine, float], None]
     #: While the tables of a prefix are made: nobody else makes them.
     alone: Callable[[Connection, str], AbstractContextManager[None]] = lambda *_: nullcontext()
+    #: What waits for runs that come to be released, by a connection of the engine's kind, its prefix and what
+    #: is shown of it; and the statement that tells of them, if the database can.
+    wake_ups: Callable[[Engine, str, str], WakeUps] | None = None
+    woken: Callable[[str], str] | None = None
+    #: What asks a transaction how far it is kept from others; None where there is only one way.
+    isolation: str | None = None
+    #: What asks a server, as rows of name and value, whether it keeps what it answered over a power loss;
+    #: and by a name: the values that do not, and what is right.
+    durability: str | None = None
+    lax: Mapping[str, tuple[frozenset[str], str]] = field(default_factory=dict)
     #: What an error is known by: its words, or the code of a server that has codes.
     sign: Callable[[BaseException], str] = str
     #: Signs: of tables that are not there, of what waiting does not mend, of what goes better the next time.

@@ -22,9 +22,9 @@ from .. import durations
 from ..errors import StoreError, StoreUnreachable, StoreUnusable
 from .addresses import Address, Host
 from .budget import at_most
-from .connections import MOST, TooLate, client_at
+from .connections import MOST, TooLate, client_at, left
 from .options import A_DICT, A_PATH, SECONDS, WHOLE, refuse_wrong
-from .refusals import complaint, keeps_nothing, told, word_of
+from .refusals import complaint, forgets, told, word_of
 from .routes import Route, route_to
 
 #: How often a server is asked whether it still keeps what it is given (seconds).
@@ -96,8 +96,9 @@ class Link:
         with self._in_time():
             client = self._client_there()
             info, snapshots = self._told(client.info), self._told(lambda: client.config_get("save"))
-        found = [complaint(info), keeps_nothing(info, snapshots.get("save"))]
-        return [f"{self.shown} cannot be used: {line}" for line in found if line]
+        refused, lost = complaint(info), forgets(info, snapshots.get("save"))
+        found = [refused and f"{self.shown} cannot be used: {refused}", lost and f"{self.shown}: {lost}"]
+        return [line for line in found if line]
 
     def _told(self, ask: Callable[[], Any]) -> dict[str, Any]:
         """Return what a server tells; nothing where this user may not ask, or nobody may."""
@@ -108,12 +109,40 @@ class Link:
                 raise
             return {}
 
+    @property
+    def server(self) -> object:
+        """What is another one after the store has moved to another server."""
+        return self._client
+
+    def subscribe(self, channel: str) -> Any:
+        """Return a subscription to a channel of the server, with a client of its own.
+
+        Raises:
+            StoreUnreachable: no answer.
+            StoreUnusable: this user may not subscribe to it.
+        """
+        with self._in_time():
+            heard = client_at(self._route.where(), self._settings).pubsub()
+            try:
+                heard.subscribe(channel)
+                if heard.get_message(timeout=left()) is None:
+                    raise redis.TimeoutError("no answer to SUBSCRIBE")
+            except BaseException:
+                heard.close()
+                raise
+            return heard
+
     @contextmanager
     def _in_time(self) -> Iterator[None]:
         """Give a call its time, and say in one line what went wrong."""
+        with self.told(), at_most(self.within):
+            yield
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Say in one line what went wrong."""
         try:
-            with at_most(self.within):
-                yield
+            yield
         except StoreError as error:
             if str(error).startswith(self.shown):
                 raise

@@ -222,6 +222,9 @@ def _alone(connection: Connection, prefix: str) -> Iterator[None]:
 _READ_ONLY = ("1290", "1792", "1836")
 
 MARIADB = Dialect(
+    isolation="SHOW VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')",
+    durability="SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_flush_log_at_trx_commit'",
+    lax={"innodb_flush_log_at_trx_commit": (frozenset({"0", "2"}), "1")},
     driver="PyMySQL, by anarchon-celery[mysql],",
     now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000",
     names=_Name(255),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -25,15 +26,20 @@ from ..protocol import (
     Registration,
     Release,
     Renewal,
+    Request,
+    Requested,
     Run,
     RunKey,
     Sent,
+    Settle,
     Stale,
     Start,
     Started,
+    Success,
 )
 from ..youth import Origin, met
-from . import NOTED, Store, new_identity
+from . import NOTED, Store, new_identity, successes_among
+from .clock import HostClock
 
 Answer = TypeVar("Answer")
 
@@ -53,12 +59,33 @@ def open_store(
         return MemoryStore(url, _ROOMS.setdefault((url, prefix), Room()))
 
 
-class Room:
-    """What is stored, and the lock under which it is."""
+@contextmanager
+def furnished(url: str, room: Room, *, prefix: str = "anarchon") -> Iterator[None]:
+    """Have this room at that URL meanwhile: one with a clock of its own, say."""
+    with _OPENING:
+        before = _ROOMS.get((url, prefix))
+        _ROOMS[url, prefix] = room
+    try:
+        yield
+    finally:
+        with _OPENING:
+            _ROOMS.pop((url, prefix))
+            if before is not None:
+                _ROOMS[url, prefix] = before
 
-    def __init__(self) -> None:
-        """Begin empty."""
+
+class _ThisHosts(HostClock):
+    def wall(self) -> int:
+        return _wall_clock()
+
+
+class Room:
+    """What is stored, the lock under which it is, and the clock by which it is judged."""
+
+    def __init__(self, clock: HostClock | None = None) -> None:
+        """Begin empty; ``clock`` is this host's, unless another one is given."""
         self.lock = threading.RLock()
+        self.clock = clock or _ThisHosts()
         self.wipe()
 
     def wipe(self) -> None:
@@ -83,15 +110,21 @@ class MemoryStore(Store):
 
     def __init__(self, shown: str = "memory://", room: Room | None = None) -> None:
         """Store in that room, or in one of its own."""
-        super().__init__()
-        self.shown = shown
         self.room = room or Room()
+        super().__init__(clock=self.room.clock.monotonic)
+        self.shown = shown
+
+    @contextmanager
+    def opened(self) -> Iterator[Room]:
+        """Have the room, alone. A store that keeps it elsewhere reads it before and writes it after."""
+        with self.room.lock:
+            yield self.room
 
     def _step(self, verb: str, now: int | None, transition: Callable[[Ledger, int], Answer]) -> Answer:
         """Do one transition, alone, at one time."""
-        before, room = self.clock.monotonic(), self.room
-        with room.lock:
-            read = _wall_clock() if now is None else now
+        before = self.clock.monotonic()
+        with self.opened() as room:
+            read = room.clock.wall() if now is None else now
             ledger = room.ledger_at(read)
             ledger.next_identity, ledger.known_as = new_identity(), self.identity
             ledger.origin = self._met(ledger, read)
@@ -188,6 +221,15 @@ class MemoryStore(Store):
             "redispatch", now, lambda ledger, now: transitions.redispatch(ledger, now, node, nonce, asked)
         )
 
+    def leave(self, node: Node, *, now: int | None = None) -> None:
+        """See :meth:`Store.leave`."""
+
+        def step(ledger: Ledger, now: int) -> None:
+            self.room.nodes.pop(node.id, None)
+
+        self._calls_as_nobody()
+        self._step("leave", now, step)
+
     def start(self, asked: Start, *, now: int | None = None) -> Started | Stale:
         """See :meth:`Store.start`."""
         return self._step("start", now, lambda ledger, now: transitions.start(ledger, now, asked))
@@ -220,6 +262,10 @@ class MemoryStore(Store):
         """See :meth:`Store.release`."""
         return self._step("release", now, lambda ledger, now: transitions.release(ledger, now, releases))
 
+    def settle(self, settled: Sequence[Settle], *, now: int | None = None) -> list[bool]:
+        """See :meth:`Store.settle`."""
+        return self._step("settle", now, lambda ledger, now: transitions.settle(ledger, now, settled))
+
     def pause(self, job: str, *, reason: str, by: str, now: int | None = None) -> bool:
         """See :meth:`Store.pause`."""
         return self._step("pause", now, lambda ledger, now: transitions.pause(ledger, now, job, reason, by))
@@ -227,6 +273,31 @@ class MemoryStore(Store):
     def resume(self, job: str, *, now: int | None = None) -> bool:
         """See :meth:`Store.resume`."""
         return self._step("resume", now, lambda ledger, now: transitions.resume(ledger, now, job))
+
+    def trigger(self, asked: Request, *, nonce: str, now: int | None = None) -> Requested:
+        """See :meth:`Store.trigger`."""
+        return self._step("trigger", now, lambda ledger, now: transitions.trigger(ledger, now, nonce, asked))
+
+    def backfill(
+        self, asked: Request, slots: Sequence[int], *, nonce: str, now: int | None = None
+    ) -> list[Requested]:
+        """See :meth:`Store.backfill`."""
+        return self._step(
+            "backfill", now, lambda ledger, now: transitions.backfill(ledger, now, nonce, asked, slots)
+        )
+
+    def cancel(self, key: RunKey, *, reason: str, now: int | None = None) -> Run | None:
+        """See :meth:`Store.cancel`."""
+        return self._step("cancel", now, lambda ledger, now: transitions.cancel(ledger, now, key, reason))
+
+    def forget(self, job: str, *, limit: int = 500, now: int | None = None) -> int:
+        """See :meth:`Store.forget`."""
+
+        def step(ledger: Ledger, now: int) -> int:
+            ended = sorted(run.key for run in ledger.runs.values() if run.job == job and run.ended)
+            return transitions.forget_job(ledger, now, job, ended[:limit])
+
+        return self._step("forget", now, step)
 
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
         """See :meth:`Store.prune`."""
@@ -260,12 +331,16 @@ class MemoryStore(Store):
         """See :meth:`Store.nodes`."""
         return self._look(lambda room: sorted(room.nodes.values(), key=lambda node: (node.name, node.id)))
 
+    def successes(self) -> dict[str, Success]:
+        """See :meth:`Store.successes`."""
+        return self._look(lambda room: successes_among(room.recorded().runs.values()))
+
     def _look(self, what: Callable[[Room], Answer]) -> Answer:
         """Only read, and learn the time."""
         before = self.clock.monotonic()
-        with self.room.lock:
-            self.clock.observe(before, self.clock.monotonic(), _wall_clock())
-            return what(self.room)
+        with self.opened() as room:
+            self.clock.observe(before, self.clock.monotonic(), room.clock.wall())
+            return what(room)
 
     def close(self) -> None:
         """There is nothing to give back."""

@@ -47,6 +47,7 @@ from ..errors import StoreUnusable
 from .budget import left
 from .connecting import Connector
 from .dialects import POOL, Dialect
+from .notifications import Notifications, notify
 
 #: How long an answer is waited for, and how long one is waited for while a connection is made.
 ANSWER_WITHIN, CONNECTED_WITHIN = 3.5, 3
@@ -85,6 +86,8 @@ def _attend(engine: Engine, patience: float) -> None:
 
     def begin(connection: Connection) -> None:
         kind = connection.get_execution_options().get("transaction", "")
+        if kind is None:  # one statement, by itself
+            return
         # Without parameters it is one message, though it is several statements.
         connection.exec_driver_sql(
             f"BEGIN ISOLATION LEVEL READ COMMITTED{kind}{timeouts}",
@@ -200,6 +203,12 @@ def _alone(connection: Connection, prefix: str) -> Iterator[None]:
 
 
 POSTGRESQL = Dialect(
+    wake_ups=Notifications,
+    woken=notify,
+    isolation="SHOW transaction_isolation",
+    durability="SELECT name, setting FROM pg_settings WHERE name IN "
+    "('fsync', 'full_page_writes', 'synchronous_commit')",
+    lax=dict.fromkeys(("fsync", "full_page_writes", "synchronous_commit"), (frozenset({"off"}), "on")),
     driver="psycopg, by anarchon-celery[postgresql],",
     now="CAST(FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000) AS BIGINT)",
     names=String(255, collation="C"),

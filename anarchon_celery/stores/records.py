@@ -37,9 +37,10 @@ from sqlalchemy import (
 
 from ..folding import chains, foldable
 from ..ledger import Ledger
-from ..protocol import BUFFERED, ENDED, ORPHANED_AFTER, Expired, Job, Node, Run, RunKey
-from . import new_identity
-from .tables import JOB, NODE, RUN, Moment, Shape, Tables
+from ..logged import fields
+from ..protocol import BUFFERED, ENDED, KINDS, ORPHANED_AFTER, Expired, Job, Node, Run, RunKey, Success
+from . import WELL, new_identity
+from .tables import JOB, NODE, RUN, Moment, Shape, Tables, is_instant
 
 logger = logging.getLogger(__name__)
 
@@ -156,6 +157,8 @@ class Records:
         # By what is not fixed of the key: else a planner would sort.
         self._in_order = self._by_index(look.order_by(runs.job, runs.slot), self.runs, "PRIMARY")
         self._jobs_seen = select(self.jobs).where(self.dialect.among([jobs.name], "names"))
+        of_job = (runs.job == job, runs.slot >= slot, runs.kind == bindparam("kind"))
+        self._since = select(*self.run_key).where(*of_job).order_by(runs.slot)
         self._oldest = over.where(runs.job == bindparam("job")).order_by(runs.slot, runs.kind.desc())
         self._aged = over.where(runs.finished_at < bindparam("oldest")).order_by(runs.finished_at)
 
@@ -366,16 +369,40 @@ class Records:
             # By the index of the few live ones, not through all slots in their order.
             asked, newest_first = asked.where(self._live), -runs.slot
         rows = connection.execute(asked.order_by(newest_first, runs.job, runs.kind).limit(limit))
-        return [self._run_of(row) for row in rows]
+        # One of a kind that is none has no name that anybody could ask for.
+        return [run for run in map(self._run_of, rows) if run.kind in KINDS]
 
     def all_jobs(self, connection: Connection) -> list[Job]:
         """Return all jobs, by name."""
         rows = connection.execute(select(self.jobs).order_by(self.jobs.c.name))
         return [job for job in map(self._job_of, rows) if job is not None]
 
+    def successes(self, connection: Connection) -> dict[str, Success]:
+        """Return of each job the newest slot that was run well, and when that ended."""
+        runs = self.runs.c
+        well = runs.state.in_(WELL)
+        newest = select(runs.job, func.max(runs.slot).label("slot")).where(well).group_by(runs.job).subquery()
+        rows = connection.execute(
+            select(runs.job, runs.slot, func.max(runs.finished_at))
+            .join(newest, and_(runs.job == newest.c.job, runs.slot == newest.c.slot))
+            .where(well)
+            .group_by(runs.job, runs.slot)
+        )
+        return {job: Success(slot, finished_at or slot) for job, slot, finished_at in rows}
+
     def aged(self, connection: Connection, oldest: int, limit: int) -> list[RunKey]:
         """Return ended runs from before ``oldest``."""
         rows = connection.execute(self._aged, {"oldest": oldest, "most": limit})
+        return [RunKey(*row) for row in rows]
+
+    def since(self, connection: Connection, job: str, slot: int, kind: str) -> list[RunKey]:
+        """Return runs of a job and a kind, from that slot on."""
+        asked = {"job": job, "slot": slot, "kind": kind}
+        return [RunKey(*row) for row in connection.execute(self._since, asked)]
+
+    def ended_of(self, connection: Connection, job: str, limit: int) -> list[RunKey]:
+        """Return ended runs of a job, oldest first."""
+        rows = connection.execute(self._oldest, {"job": job, "most": limit})
         return [RunKey(*row) for row in rows]
 
     def surplus(
@@ -468,6 +495,10 @@ class Records:
         if id is not None and connection.execute(self._see, {"key_id": id, "seen": moment.now}).rowcount:
             moment.noted = moment.now
 
+    def drop_node(self, connection: Connection, node: Node) -> None:
+        """Forget a node."""
+        connection.execute(delete(self.nodes).where(*NODE.is_key(self.nodes)), NODE.key_of(node))
+
     def drop_nodes(self, connection: Connection, before: int) -> None:
         """Forget nodes that were last seen before then, by key: what is only looked at is not locked."""
         nodes = self.nodes.c
@@ -489,7 +520,7 @@ class Records:
         try:
             return RUN.read(row)
         except ValueError as reason:
-            slot = row.slot if isinstance(row.slot, int) else 0
+            slot = row.slot if isinstance(row.slot, int) and is_instant(row.slot) else 0
             self._warn(self.runs, f"{RunKey(row.job, slot)} ({row.kind})", reason)
             return Run(
                 job=row.job, slot=slot, kind=row.kind, state="abandoned",
@@ -514,7 +545,7 @@ class Records:
         said = f"{table.name}: the row of {key} cannot be read and is left out: {reason}"
         if said not in self._warned:
             self._warned.add(said)
-            logger.warning("%s", said)
+            logger.warning("%s", said, extra={**fields("record_unreadable")})
 
 
 def _whole_chains(

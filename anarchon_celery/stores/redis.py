@@ -12,7 +12,8 @@ key                               type    content
                                           newest last); while it is paused: paused (the reason),
                                           paused_by, paused_at
 {anarchon}:jobs                   set     the names of all jobs
-{anarchon}:nodes                  hash    incarnation → JSON: name, kind, seen, app (of Celery), if told
+{anarchon}:nodes                  hash    incarnation → JSON: name, kind, seen; if told app (of Celery),
+                                          version, celery, python, clock_offset, schedule
 {anarchon}:meta                   hash    version of what is described here; identity, created, born and
                                           young (``1`` if it follows another store), see
                                           :class:`~anarchon_celery.youth.Origin`; latest (the time of
@@ -24,6 +25,7 @@ key                               type    content
 {anarchon}:active:<job>           zset    active runs of a job, by slot, newest first
 {anarchon}:buffered:<job>         zset    buffered runs of a job, by slot, newest first
 {anarchon}:ended:<job>            zset    ended runs of a job, by slot, newest first
+{anarchon}:wake                   channel a message whenever runs came to be ``released``
 ================================  ======  ===========================================================
 
 In the zsets a run is ``job, slot, kind`` with a NUL between them, and the slot with 15 digits, so
@@ -52,6 +54,7 @@ from .. import protocol
 from ..errors import StoreReplaced
 from ..folding import FOLD_AFTER
 from ..holding import HISTORY_AT_LEAST
+from ..logged import fields
 from ..protocol import (
     ACTIVE,
     BUFFERED,
@@ -67,28 +70,35 @@ from ..protocol import (
     Registration,
     Release,
     Renewal,
+    Request,
+    Requested,
     Run,
     RunKey,
     Sent,
+    Settle,
     Stale,
     Start,
     Started,
+    Success,
 )
-from . import ANOTHER, LOOKS, REFUSED_TO_STRANGERS, Store, Upgrade, new_identity
+from . import ANOTHER, LOOKS, REFUSED_TO_STRANGERS, WELL, Store, Upgrade, new_identity
 from .addresses import address_of
 from .clock import monotonic
 from .link import Call, Link, link_to, refuse_wrong_options
+from .subscription import Subscription
 from .versions import of_another_version, read_version, ways_from
-from .wire import claim_of, claimed, given, held, items, job_of, named, offered, run_of
+from .waking import WakeUps
+from .wire import claim_of, claimed, given, held, items, job_of, named, offered, requested, run_of
 
 logger = logging.getLogger(__name__)
 
 #: The version of the keys described above; ``lua/prelude.lua`` refuses another one.
-VERSION = 3
+VERSION = 4
 
 #: What the scripts are told by the protocol's module.
 _WORDS = {
     "VERSION": VERSION,
+    "LATEST": protocol.LATEST,
     "MAX_DISPATCHES": protocol.MAX_DISPATCHES,
     "LONGEST_START_TIMEOUT": protocol.LONGEST_START_TIMEOUT,
     "ORPHANED_AFTER": protocol.ORPHANED_AFTER,
@@ -98,17 +108,25 @@ _WORDS = {
     "BUFFERED": protocol.BUFFERED,
     "LEAPT": protocol.LEAPT,
     "OVERTAKEN": protocol.OVERTAKEN,
+    "EARLIER_TRY": protocol.EARLIER_TRY,
     "FOLD_AFTER": FOLD_AFTER,
     "HISTORY_AT_LEAST": HISTORY_AT_LEAST,
     "YOUNG": protocol.YOUNG,
     "PUT_BACK": protocol.PUT_BACK,
+    "MANUAL": protocol.MANUAL,
+    "BACKFILL": protocol.BACKFILL,
+    "ASKED_AGAIN_WITHIN": protocol.ASKED_AGAIN_WITHIN,
 }
 
 #: The verbs that only look, and those that let go on or end what was begun.
-_GOES_ON = LOOKS | {"renew", "finish", "requeue", "release", "sent"}
+_GOES_ON = LOOKS | {"renew", "finish", "requeue", "release", "settle", "sent", "cancel", "forget", "leave"}
 
 #: How many index entries one script looks at when it lists runs: others wait meanwhile.
 _PAGE = 1000
+
+#: How many ended runs of each job one script looks at to find one that went well, and how many more of all
+#: jobs together that have none among these.
+_LEAST, _MORE = 5, 2_000
 
 #: How many ended runs one script looks at to fold them, and for how many seconds one call goes on with that.
 _LOOK, _LOOK_FOR = 200, 0.1
@@ -197,13 +215,19 @@ class RedisStore(Store):
         answers = self._call("redispatch", now, node=node, nonce=nonce, runs=runs)
         return [claim_of(one.key, answer) for one, answer in zip(asked, items(answers), strict=True)]
 
+    def leave(self, node: Node, *, now: int | None = None) -> None:
+        """See :meth:`Store.leave`."""
+        self._calls_as_nobody()
+        self._call("leave", now, id=node.id)
+
     # workers ------------------------------------------------------------------------------------
 
     def start(self, asked: Start, *, now: int | None = None) -> Started | Stale:
         """See :meth:`Store.start`."""
         message = given(
-            asked, "token", "worker", "task_id", "dispatch", "trigger", "claimed_at", "lease", "overlap"
-        )
+            asked, "token", "worker", "task_id", "dispatch", "trigger", "claimed_at", "lease", "overlap",
+            "retries", "arguments",
+        )  # fmt: skip
         answer = self._call("start", now, **named(asked.key), **message)
         if "why" in answer:
             return Stale(**answer)
@@ -235,6 +259,11 @@ class RedisStore(Store):
 
     # whoever ------------------------------------------------------------------------------------
 
+    def settle(self, settled: Sequence[Settle], *, now: int | None = None) -> list[bool]:
+        """See :meth:`Store.settle`."""
+        runs = [named(one.key) | given(one, "outcome", "reason", "dispatch") for one in settled]
+        return items(self._call("settle", now, runs=runs))
+
     def pause(self, job: str, *, reason: str, by: str, now: int | None = None) -> bool:
         """See :meth:`Store.pause`."""
         return bool(self._call("pause", now, job=job, reason=reason, by=by))
@@ -242,6 +271,30 @@ class RedisStore(Store):
     def resume(self, job: str, *, now: int | None = None) -> bool:
         """See :meth:`Store.resume`."""
         return bool(self._call("resume", now, job=job))
+
+    def trigger(self, asked: Request, *, nonce: str, now: int | None = None) -> Requested:
+        """See :meth:`Store.trigger`."""
+        (answer,) = self._request(asked, nonce, now)
+        return answer
+
+    def backfill(
+        self, asked: Request, slots: Sequence[int], *, nonce: str, now: int | None = None
+    ) -> list[Requested]:
+        """See :meth:`Store.backfill`."""
+        return self._request(asked, nonce, now, slots=list(slots)) if slots else []
+
+    def _request(self, asked: Request, nonce: str, now: int | None, **of: Any) -> list[Requested]:
+        what = given(asked, "job", "by", "arguments", "overlap", "lease")
+        return [requested(one) for one in items(self._call("request", now, nonce=nonce, **what, **of))]
+
+    def cancel(self, key: RunKey, *, reason: str, now: int | None = None) -> Run | None:
+        """See :meth:`Store.cancel`."""
+        record = self._call("cancel", now, **named(key), reason=reason)
+        return None if record is None else run_of(record)
+
+    def forget(self, job: str, *, limit: int = 500, now: int | None = None) -> int:
+        """See :meth:`Store.forget`."""
+        return int(self._call("forget", now, job=job, limit=limit))
 
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
         """See :meth:`Store.prune`; ended runs are looked at page by page, for a while."""
@@ -260,13 +313,16 @@ class RedisStore(Store):
         """See :meth:`Store.runs`; more than a page of them is not read in one step."""
         if job is not None:
             indexes = ("active", "buffered", "ended") if state is None else (_index_of(state),)
-            found = [run for index in indexes for run in self._listed(f"{index}:{job}", state, limit)]
+            found = [
+                run for index in indexes
+                for run in self._listed(f"{index}:{job}", state=state, limit=limit, job=job)
+            ]  # fmt: skip
         elif state == BUFFERED:
-            found = list(self._listed("buffered", state, limit))
+            found = list(self._listed("buffered", state=state, limit=limit))
         elif state in ACTIVE:
-            found = list(self._listed("deadlines", state))  # few, but in another order: all of them
+            found = list(self._listed("deadlines", state=state))  # few, but in another order: all of them
         else:
-            found = list(self._listed("runs", state, limit))
+            found = list(self._listed("runs", state=state, limit=limit))
         found.sort(key=lambda run: (-run.slot, run.job, run.kind))
         return found[:limit]
 
@@ -282,6 +338,11 @@ class RedisStore(Store):
         """See :meth:`Store.nodes`."""
         nodes = [Node(**node) for node in items(self._call("nodes"))]
         return sorted(nodes, key=lambda node: (node.name, node.id))
+
+    def successes(self) -> dict[str, Success]:
+        """See :meth:`Store.successes`; of many jobs not as many runs of each are looked at."""
+        found = items(self._call("successes", states=WELL, least=_LEAST, more=_MORE))
+        return {job: Success(int(slot), int(finished_at)) for job, slot, finished_at in found}
 
     def upgrade(self, *, dry: bool = False) -> Upgrade:
         """See :meth:`Store.upgrade`."""
@@ -301,6 +362,10 @@ class RedisStore(Store):
         """What the keys are called together."""
         return f"the keys {self.prefix}:*"
 
+    def wake_ups(self) -> WakeUps:
+        """See :meth:`Store.wake_ups`."""
+        return Subscription(self._link, f"{self.prefix}:wake")
+
     def complaints(self) -> list[str]:
         """See :meth:`Store.complaints`."""
         return self._link.complaints()
@@ -311,9 +376,12 @@ class RedisStore(Store):
 
     # the call -----------------------------------------------------------------------------------
 
-    def _listed(self, index: str, state: str | None, limit: int | None = None) -> Iterator[Run]:
+    def _listed(
+        self, index: str, *, state: str | None, limit: int | None = None, job: str | None = None
+    ) -> Iterator[Run]:  # fmt: skip
         """Return the runs of an index in its order, page by page."""
-        asked: dict[str, Any] = {"index": index} | ({} if state is None else {"state": state})
+        asked: dict[str, Any] = {"index": index}
+        asked |= {name: said for name, said in (("state", state), ("job", job)) if said is not None}
         left = limit if limit is not None else sys.maxsize
         while left > 0:
             # Without a state every entry counts, and no more need be looked at than are wanted.
@@ -361,7 +429,8 @@ class RedisStore(Store):
         for key in unreadable:
             if key not in self._warned:
                 self._warned.add(key)
-                logger.warning("%s: passed over %s, edited by hand and unreadable", self.shown, key)
+                said = f"{self.shown}: passed over {key}, edited by hand and unreadable"
+                logger.warning("%s", said, extra={**fields("record_unreadable")})
 
 
 def _index_of(state: str) -> str:
@@ -370,7 +439,8 @@ def _index_of(state: str) -> str:
 
 
 def _told(node: Node) -> dict[str, Any]:
-    return given(node, "id", "name", "kind", "app")
+    told = ("id", "name", "kind", "app", "version", "celery", "python", "clock_offset", "schedule")
+    return given(node, *told)
 
 
 @cache

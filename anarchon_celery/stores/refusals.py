@@ -133,14 +133,19 @@ def complaint(info: dict[str, Any]) -> str | None:
     return None
 
 
-def keeps_nothing(info: dict[str, Any], snapshots: str | None) -> str | None:
-    """Return what is wrong with a server that writes nothing to its disk; ``snapshots``: when it makes some.
+def forgets(info: dict[str, Any], snapshots: str | None) -> str | None:
+    """Return what a server loses that is killed, by what it tells; ``snapshots``: when it makes some.
 
     That it tells only to some users: where it does not, nothing is assumed.
     """
-    if info.get("aof_enabled") == 0 and snapshots == "":
+    if info.get("aof_enabled") != 0 or snapshots is None:
+        return None
+    if not snapshots:
         return (
             "it keeps nothing on its disk (appendonly no, and no save), so that a restart loses all it has: "
             "set appendonly yes"
         )
-    return None
+    return (
+        f"it keeps nothing but snapshots (appendonly no, save {snapshots}), so that a crash loses what came "
+        "after the last one, minutes perhaps: set appendonly yes"
+    )

@@ -11,7 +11,7 @@ Options are those of SQLAlchemy's ``create_engine``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,10 @@ from sqlalchemy.exc import DBAPIError
 from .. import claiming, folding, transitions
 from ..ledger import Ledger
 from ..protocol import (
+    ASKED_AGAIN_WITHIN,
+    BACKFILL,
     GONE_AFTER,
+    MANUAL,
     Claim,
     Claimed,
     Expired,
@@ -35,12 +38,16 @@ from ..protocol import (
     Registration,
     Release,
     Renewal,
+    Request,
+    Requested,
     Run,
     RunKey,
     Sent,
+    Settle,
     Stale,
     Start,
     Started,
+    Success,
 )
 from . import Upgrade
 from .budget import at_most, is_late
@@ -92,7 +99,7 @@ class SqlStore(TransactionalStore):
             loaded = self._records.load(connection, moment, locked, live=paused)
             loaded.ledger.known_as = self.identity
             answer = transitions.register(loaded.ledger, moment.now, registrations)
-            self._records.save(connection, loaded)
+            self._save(connection, moment, loaded)
             self._keep_origin(connection, moment, loaded.ledger.origin)
             self._records.drop_nodes(connection, moment.now - GONE_AFTER)
             self._records.put_node(connection, node, moment)
@@ -139,7 +146,7 @@ class SqlStore(TransactionalStore):
             if self._went_back(moment):
                 loaded = self._records.load_ahead(connection, moment)
                 transitions.rewind(loaded.ledger, moment.now)
-                self._records.save(connection, loaded)
+                self._save(connection, moment, loaded)
             self._records.put_node(connection, node, moment)
             self._tables.put_latest(connection, moment.now)
             self._latest = moment.now
@@ -157,7 +164,7 @@ class SqlStore(TransactionalStore):
         known = self._records.node(connection, node.id)
         if known is None or abs(moment.now - known.seen) >= SEEN_EVERY:
             return False
-        return replace(known, seen=node.seen) == node
+        return replace(known, seen=node.seen, clock_offset=node.clock_offset) == node
 
     def _went_back(self, moment: Moment) -> bool:
         """Whether the store's clock went back by more than a second since the last poll."""
@@ -176,6 +183,15 @@ class SqlStore(TransactionalStore):
             lambda ledger, now: transitions.redispatch(ledger, now, node, nonce, asked),
             keys=keys, jobs=[key.job for key in keys], waiting=[key.job for key in keys],
         )  # fmt: skip
+
+    def leave(self, node: Node, *, now: int | None = None) -> None:
+        """See :meth:`Store.leave`."""
+
+        def work(connection: Connection, moment: Moment, locked: Locked) -> None:
+            self._records.drop_node(connection, node)
+
+        self._calls_as_nobody()
+        self._do("leave", self._writing, now, work)
 
     # workers ------------------------------------------------------------------------------------
 
@@ -241,6 +257,15 @@ class SqlStore(TransactionalStore):
 
     # whoever ------------------------------------------------------------------------------------
 
+    def settle(self, settled: Sequence[Settle], *, now: int | None = None) -> list[bool]:
+        """See :meth:`Store.settle`."""
+        keys = [one.key for one in settled]
+        return self._step(
+            "settle", now,
+            lambda ledger, now: transitions.settle(ledger, now, settled),
+            keys=keys, jobs=[key.job for key in keys], waiting=[key.job for key in keys],
+        )  # fmt: skip
+
     def pause(self, job: str, *, reason: str, by: str, now: int | None = None) -> bool:
         """See :meth:`Store.pause`."""
         return self._step(
@@ -256,6 +281,49 @@ class SqlStore(TransactionalStore):
             lambda ledger, now: transitions.resume(ledger, now, job),
             jobs=[job], waiting=[job],
         )  # fmt: skip
+
+    def trigger(self, asked: Request, *, nonce: str, now: int | None = None) -> Requested:
+        """See :meth:`Store.trigger`. What the store may know of it is among the latest such runs."""
+
+        def work(connection: Connection, moment: Moment, locked: Locked) -> Requested:
+            latest = self._records.since(connection, asked.job, moment.now - ASKED_AGAIN_WITHIN, MANUAL)
+            loaded = self._records.load(connection, moment, locked, keys=latest, live=[asked.job])
+            answer = transitions.trigger(loaded.ledger, moment.now, nonce, asked)
+            self._save(connection, moment, loaded)
+            return answer
+
+        return self._do("trigger", self._writing, now, work, [asked.job])
+
+    def backfill(
+        self, asked: Request, slots: Sequence[int], *, nonce: str, now: int | None = None
+    ) -> list[Requested]:
+        """See :meth:`Store.backfill`."""
+        return self._step(
+            "backfill", now,
+            lambda ledger, now: transitions.backfill(ledger, now, nonce, asked, slots),
+            keys=[RunKey(asked.job, slot, BACKFILL) for slot in slots], jobs=[asked.job], live=[asked.job],
+        )  # fmt: skip
+
+    def cancel(self, key: RunKey, *, reason: str, now: int | None = None) -> Run | None:
+        """See :meth:`Store.cancel`."""
+        return self._step(
+            "cancel", now,
+            lambda ledger, now: transitions.cancel(ledger, now, key, reason),
+            keys=[key], jobs=[key.job], waiting=[key.job],
+        )  # fmt: skip
+
+    def forget(self, job: str, *, limit: int = 500, now: int | None = None) -> int:
+        """See :meth:`Store.forget`."""
+
+        def work(connection: Connection, moment: Moment, locked: Locked) -> int:
+            keys = self._records.ended_of(connection, job, limit)
+            loaded = self._records.load(connection, moment, locked, keys=keys)
+            gone = transitions.forget_job(loaded.ledger, moment.now, job, keys)
+            self._save(connection, moment, loaded)
+            self._records.drop(connection, keys)
+            return gone
+
+        return self._do("forget", self._writing, now, work, [job])
 
     def prune(self, *, history: int, most: int, limit: int = 500, now: int | None = None) -> int:
         """See :meth:`Store.prune`. The searches only read; what they found is looked at again.
@@ -294,7 +362,7 @@ class SqlStore(TransactionalStore):
         def work(connection: Connection, moment: Moment, locked: Locked) -> int:
             loaded = self._records.load(connection, moment, locked, keys=keys)
             gone = [key for chain in found for key in _gone(loaded.ledger, moment.now, chain)]
-            self._records.save(connection, loaded)
+            self._save(connection, moment, loaded)
             self._records.drop(connection, gone)
             return len(gone)
 
@@ -315,6 +383,39 @@ class SqlStore(TransactionalStore):
     def nodes(self) -> list[Node]:
         """See :meth:`Store.nodes`."""
         return self._look(self._records.all_nodes)
+
+    def successes(self) -> dict[str, Success]:
+        """See :meth:`Store.successes`."""
+        return self._look(self._records.successes)
+
+    def complaints(self) -> list[str]:
+        """See :meth:`Store.complaints`."""
+        found = self._look(lambda connection: [*self._apart(connection), *self._lost(connection)])
+        return [f"{self.shown}: {line}" for line in found]
+
+    def _apart(self, connection: Connection) -> Iterator[str]:
+        """Something between, or an option, may undo what a transaction says."""
+        if self.dialect.isolation is None:
+            return
+        found = connection.exec_driver_sql(self.dialect.isolation).first()
+        level = str(found[-1]) if found else "READ COMMITTED"
+        if level.upper().replace("-", " ") != "READ COMMITTED":
+            yield (
+                f"transactions are {level}, where READ COMMITTED is right: leave isolation_level out of "
+                "anarchon_store_options, and out of what is between"
+            )
+
+    def _lost(self, connection: Connection) -> Iterator[str]:
+        """A server may answer before what it was told is on its disk."""
+        if self.dialect.durability is None:
+            return
+        for name, value in connection.exec_driver_sql(self.dialect.durability):
+            lax, right = self.dialect.lax.get(name, (frozenset(), ""))
+            if str(value).lower() in lax:
+                yield (
+                    f"{name} is {value}, so that a power loss may take back what was answered: set it to "
+                    f"{right}, or be ready for runs that are lost and slots that run twice"
+                )
 
     def upgrade(self, *, dry: bool = False) -> Upgrade:
         """See :meth:`Store.upgrade`."""

@@ -39,7 +39,19 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from ..errors import StoreUnusable
-from ..protocol import ACTIVE, BUFFERED, ENDED, Job, KnownSchedule, Node, Run
+from ..protocol import (
+    ACTIVE,
+    BUFFERED,
+    ENDED,
+    KINDS,
+    LATEST,
+    NODE_KINDS,
+    TRIGGERS,
+    Job,
+    KnownSchedule,
+    Node,
+    Run,
+)
 from ..youth import Origin
 from . import new_identity
 from .dialects import Dialect
@@ -48,7 +60,7 @@ from .upgrades import version_in
 from .versions import of_another_version
 
 #: Of the tables' shape: who changes a column raises it, and says in :mod:`.versions` how to upgrade.
-VERSION = 3
+VERSION = 4
 
 #: As texts, so that a database can see that they are the conditions of its partial indexes.
 _ENDED = ", ".join(f"'{state}'" for state in sorted(ENDED))
@@ -71,12 +83,18 @@ _ORIGIN = ("identity", "created", "born", "young")
 #: What is counted, and cannot be below zero.
 _COUNTS = {"dispatch", "unstarted", "attempt", "crashes", "fence", "count"}
 
+#: What is an instant, and has to be one that can be said.
+_INSTANTS = {
+    "slot", "deadline", "not_before", "claimed_at", "queued_at", "started_at", "finished_at", "until",
+    "first_seen", "seen", "floor", "paused_at",
+}  # fmt: skip
+
 
 class Shape(Generic[Value]):
     """What the rows of one kind of value look like."""
 
-    def __init__(self, values: type[Value], *key: str) -> None:
-        """Take the fields from the dataclass; those of ``key`` name a row."""
+    def __init__(self, values: type[Value], *key: str, **words: frozenset[str]) -> None:
+        """Take the fields from the dataclass; those of ``key`` name a row, ``words`` hold one of these."""
         self.values, self.key = values, key
         annotated = {one.name: str(one.type) for one in fields(values)}  # type: ignore[arg-type]
         self.names = tuple(annotated)
@@ -88,6 +106,8 @@ class Shape(Generic[Value]):
         ]
         self._sound: set[tuple[type, ...]] = set()  # rows of a kind that was looked at already: they are many
         self._counts = _COUNTS & annotated.keys()
+        self._instants = _INSTANTS & annotated.keys()
+        self._words = words
         self._coded = [name for name, kind in self._kinds.items() if kind in _READ]
         self._cells = attrgetter(*self.names)
 
@@ -114,6 +134,12 @@ class Shape(Generic[Value]):
             self._sound.add(types)
         for name in self._counts:
             if cells[name] < 0:
+                raise unreadable(name, cells[name])
+        for name in self._instants:
+            if not is_instant(cells[name]):
+                raise unreadable(name, cells[name])
+        for name, words in self._words.items():
+            if cells[name] not in words:
                 raise unreadable(name, cells[name])
         for name in self._coded:
             cells[name] = _READ[self._kinds[name]](name, cells[name])
@@ -142,6 +168,11 @@ class Shape(Generic[Value]):
         return [table.c[name] == bindparam(f"key_{name}") for name in self.key]
 
 
+def is_instant(cell: int | None) -> bool:
+    """Whether a field may hold this number, if it names an instant."""
+    return cell is None or 0 <= cell <= LATEST
+
+
 def _bool(name: str, cell: int) -> bool:
     if cell not in (0, 1):
         raise unreadable(name, cell)
@@ -158,6 +189,8 @@ def _schedules(name: str, cell: str) -> tuple[KnownSchedule, ...]:
     if not all((type(one.hash), type(one.since), type(one.seen)) == (str, int, int) for one in known):
         raise unreadable(name, cell)
     if not all(type(one.floor) in (int, type(None)) for one in known):
+        raise unreadable(name, cell)
+    if not all(is_instant(at) for one in known for at in (one.since, one.floor, one.seen)):
         raise unreadable(name, cell)
     return known
 
@@ -178,22 +211,22 @@ def unreadable(name: str, cell: Any) -> ValueError:
 
 
 JOB: Shape[Job] = Shape(Job, "name")
-NODE: Shape[Node] = Shape(Node, "id")
+NODE: Shape[Node] = Shape(Node, "id", kind=NODE_KINDS)
 
 
 class _RunShape(Shape[Run]):
-    """A run's state has to be one there is, and its deadline to fit it."""
+    """A run's deadline has to fit its state."""
 
     def read(self, row: Iterable[Any]) -> Run:
         run = super().read(row)
-        if run.state not in ACTIVE | ENDED | {BUFFERED}:
-            raise unreadable("state", run.state)
         if run.active and run.deadline is None:
             raise ValueError(f"it is {run.state} and has no deadline")
         return run
 
 
-RUN = _RunShape(Run, "job", "slot", "kind")
+RUN = _RunShape(
+    Run, "job", "slot", "kind", state=ACTIVE | ENDED | {BUFFERED}, kind=KINDS, trigger=TRIGGERS
+)
 
 
 class Unmade(Exception):
@@ -212,6 +245,7 @@ class Moment:
     origin: Origin
     latest: int
     noted: int | None = None
+    gave_back: bool = False  #: whether runs came to be released in it
 
 
 class Tables:
@@ -313,8 +347,9 @@ class Tables:
     def _number(self, said: dict[str, str], name: str) -> int:
         try:
             return int(said[name])
-        except ValueError as reason:
-            raise StoreUnusable(f"{self.meta.name} was edited: {reason}") from None
+        except ValueError:
+            edited = f"{self.meta.name} was edited: {unreadable(name, said[name])}"
+            raise StoreUnusable(f"{edited}, where a whole number is right") from None
 
     def put_origin(self, connection: Connection, change: Callable[[Origin], Origin]) -> Origin:
         """Change which store this is, in a transaction that writes; who comes second sees the change.

@@ -30,8 +30,9 @@ from .dialects import LONGEST_CALL, PATIENCE, SQLITE, Dialect
 from .mariadb import MARIADB
 from .options import A_CLASS, A_DICT, SECONDS, WHOLE, Right, refuse_wrong
 from .postgresql import POSTGRESQL
-from .records import Locked, Records
+from .records import Loaded, Locked, Records
 from .tables import Moment, Tables, Unmade, Unmet
+from .waking import WakeUps
 
 Answer = TypeVar("Answer")
 Work = Callable[[Connection, Moment, Locked], Answer]
@@ -130,13 +131,17 @@ class TransactionalStore(Store):
                 connection, moment, locked, keys=keys, live=live, waiting=waiting
             )
             answer = transition(loaded.ledger, moment.now)
-            self._records.save(connection, loaded)
+            self._save(connection, moment, loaded)
             self._keep_origin(connection, moment, loaded.ledger.origin)
             if verb in NOTED and loaded.ledger.changed_runs:
                 self._records.note(connection, self._node, moment)
             return answer
 
         return self._do(verb, self._writing, now, work, jobs)
+
+    def _save(self, connection: Connection, moment: Moment, loaded: Loaded) -> None:
+        self._records.save(connection, loaded)
+        moment.gave_back = any(run.state == "released" for run in loaded.ledger.changed_runs.values())
 
     def _keep_origin(self, connection: Connection, moment: Moment, origin: Origin) -> None:
         """Keep that the store turned out to have lost writes; do the step again if another was faster."""
@@ -152,11 +157,30 @@ class TransactionalStore(Store):
     ) -> Answer:
         """Do some work at one moment, in one transaction, and learn the time from it."""
         answer, before, moment = self._repeated(Step(verb, engine, now, work, jobs))
+        if moment.gave_back:
+            self._wake()
         origin, noted = moment.origin, moment.noted == moment.now
         self._answered(
             before, moment.now, origin.identity, origin.young_since, noted=noted, verb=verb
         )
         return answer
+
+    def _wake(self) -> None:
+        """Tell beats that listen. After the step, and in vain if need be: they poll as well."""
+        if self.dialect.woken is None:
+            return
+        words = self.dialect.woken(self._tables.prefix)
+        with (
+            suppress(SQLAlchemyError, StoreError), at_most(self.within),
+            self._engine.execution_options(transaction=None).begin() as connection,
+        ):  # fmt: skip
+            connection.exec_driver_sql(words)
+
+    def wake_ups(self) -> WakeUps | None:
+        """See :meth:`Store.wake_ups`."""
+        if self.dialect.wake_ups is None:
+            return None
+        return self.dialect.wake_ups(self._engine, self._tables.prefix, self.shown)
 
     def _look(self, work: Callable[[Connection], Answer]) -> Answer:
         """Only read."""

@@ -20,8 +20,21 @@ def to_3(connection: Connection, prefix: str) -> None:
         _say(connection, prefix, {"born": said["created"], "young": "0"})
 
 
+def to_4(connection: Connection, prefix: str) -> None:
+    """Let runs be asked for with arguments, and nodes tell their versions, clock and schedule."""
+    after = "count"
+    for name in ("arguments", "asked_by", "request"):
+        _add_column(connection, f"{prefix}_runs", name, "TEXT", after=after)
+        after = name
+    for name, kind in (
+        ("version", "TEXT"), ("celery", "TEXT"), ("python", "TEXT"), ("clock_offset", "BIGINT"),
+        ("schedule", "TEXT"),
+    ):  # fmt: skip
+        _add_column(connection, f"{prefix}_nodes", name, kind)
+
+
 #: By the version that they lead to, from the one before.
-WAYS: Mapping[int, Callable[[Connection, str], None]] = {3: to_3}
+WAYS: Mapping[int, Callable[[Connection, str], None]] = {3: to_3, 4: to_4}
 
 
 def go(connection: Connection, prefix: str, version: int) -> None:
@@ -58,7 +71,9 @@ def _say(connection: Connection, prefix: str, new: Mapping[str, str]) -> None:
         connection.execute(insert(_meta(prefix)), rows)
 
 
-def _add_column(connection: Connection, name: str, added: str, kind: str) -> None:
+def _add_column(connection: Connection, name: str, added: str, kind: str, *, after: str = "") -> None:
+    """Add a column at the end, or where a new table has it: there may be a computed one behind that."""
     if added not in {one["name"] for one in inspect(connection).get_columns(name)}:
         quote = connection.dialect.identifier_preparer.quote
-        connection.exec_driver_sql(f"ALTER TABLE {quote(name)} ADD COLUMN {quote(added)} {kind}")
+        place = f" AFTER {quote(after)}" if after and connection.dialect.name in ("mysql", "mariadb") else ""
+        connection.exec_driver_sql(f"ALTER TABLE {quote(name)} ADD COLUMN {quote(added)} {kind}{place}")

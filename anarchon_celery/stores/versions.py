@@ -16,7 +16,10 @@ import re
 from ..errors import StoreUnusable
 
 #: What each version has that the one before had not.
-NEW = {3: "the app of each node; since when the store is the one it is"}
+NEW = {
+    3: "the app of each node; since when the store is the one it is",
+    4: "runs that somebody asks for, with arguments of their own; versions, clock and schedule of each node",
+}
 
 #: The oldest version there is a way from.
 OLDEST = min(NEW) - 1

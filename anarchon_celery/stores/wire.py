@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from ..protocol import Claim, Claimed, Holding, Job, KnownSchedule, Offer, Run, RunKey
+from ..protocol import Claim, Claimed, Holding, Job, KnownSchedule, Offer, Requested, Run, RunKey
 
 #: The fields of a run, and which are numbers: a fence comes as text, having too many digits for Lua's JSON.
 _FIELDS = tuple((field.name, str(field.type).startswith("int")) for field in fields(Run))
@@ -39,7 +39,7 @@ def held(lease: Holding) -> dict[str, Any]:
         return asked
     return asked | given(
         lease, "fence", "attempt", "lease", "owner", "task_id", "trigger", "dispatch", "claimed_at",
-        "overlap", "store",
+        "arguments", "overlap", "store",
     )  # fmt: skip
 
 
@@ -66,6 +66,12 @@ def claim_of(key: RunKey, answer: dict[str, Any]) -> Claim:
     """Read the answer for one slot."""
     run = run_of(answer["run"]) if "run" in answer else None
     return Claim(key=key, answer=answer["answer"], run=run, wait=answer.get("wait", 0))
+
+
+def requested(answer: dict[str, Any]) -> Requested:
+    """Read the answer for a run that somebody asked for."""
+    run = run_of(answer["run"]) if "run" in answer else None
+    return Requested(answer=answer["answer"], run=run, wait=answer.get("wait", 0))
 
 
 def run_of(record: dict[str, Any]) -> Run:

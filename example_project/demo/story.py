@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -103,14 +102,11 @@ class Story:
         stage, mark, at = self.stage, self.stage.mark(), self.now()
         stage.tell(f'Node {node.name} runs {run.key}. It is killed: SIGKILL.')
         node.kill()
-        orphan = self.beats[node.name]
-        if not _lives(orphan):
-            raise Failed(f'the beat of node {node.name}, process {orphan}, did not outlive its worker')
-        node.kill_what_is_left()
+        stage.wait_for(r'stops: process \d+, the worker whose beat', since=mark, node=node.name)
+        beat = self.beats[node.name]
         stage.tell(
-            f'Nothing is handed over: the worker is gone. Its beat, process {orphan}, was left behind as\n'
-            f'    an orphan, as `kill -9` of a `worker -B` does: it is killed, too. Now the lease of '
-            f'{LEASE // 1000} s runs out.'
+            f'Nothing is handed over: the worker is gone. Its beat, process {beat}, saw that and stopped,\n'
+            f'    too. Now the lease of {LEASE // 1000} s runs out.'
         )
         other, again = self.second_attempt(run, mark)
         took = f'{(again - at) / 1000:.1f} s after the kill'
@@ -158,11 +154,3 @@ class Story:
         """Return the time by the store's clock."""
         self.store.runs(limit=1)  # whatever it answers, it learns the time
         return self.store.clock.now()
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

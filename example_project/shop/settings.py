@@ -5,6 +5,7 @@ environment Redis is the broker and the store, and there may be nodes on several
 """
 
 import os
+import sys
 from pathlib import Path
 
 from anarchon_celery import cron
@@ -14,11 +15,41 @@ VAR = BASE_DIR / 'var'  # all that is written
 (VAR / 'broker').mkdir(parents=True, exist_ok=True)
 
 SECRET_KEY = 'an example has no secrets'
+DEBUG = 'runserver' in sys.argv  # which serves the admin's styles then; a worker must not be run with it
+ALLOWED_HOSTS = ['127.0.0.1', 'localhost']
 INSTALLED_APPS = [
+    'django.contrib.admin',
+    'django.contrib.auth',
     'django.contrib.contenttypes',
+    'django.contrib.messages',
     'django.contrib.sessions',
+    'django.contrib.staticfiles',
+    'anarchon_celery.django',
     'billing',
     'office',
+]
+MIDDLEWARE = [
+    'django.middleware.security.SecurityMiddleware',
+    'django.contrib.sessions.middleware.SessionMiddleware',
+    'django.middleware.common.CommonMiddleware',
+    'django.middleware.csrf.CsrfViewMiddleware',
+    'django.contrib.auth.middleware.AuthenticationMiddleware',
+    'django.contrib.messages.middleware.MessageMiddleware',
+]
+ROOT_URLCONF = 'shop.urls'
+STATIC_URL = 'static/'
+TEMPLATES = [
+    {
+        'BACKEND': 'django.template.backends.django.DjangoTemplates',
+        'APP_DIRS': True,
+        'OPTIONS': {
+            'context_processors': [
+                'django.template.context_processors.request',
+                'django.contrib.auth.context_processors.auth',
+                'django.contrib.messages.context_processors.messages',
+            ],
+        },
+    }
 ]
 DATABASES = {
     'default': {

@@ -4,6 +4,7 @@ Each body appends what it does to a file, a JSON line a time, so that a test can
 tasks themselves saw with what the store recorded.
 """
 
+import ctypes
 import json
 import os
 import time
@@ -32,6 +33,7 @@ def wrote(lease, event):
         'attempt': lease.attempt,
         'fence': lease.fence,
         'event': event,
+        'trusts': lease.remaining > 0,
         'at': time.time(),
         'pid': os.getpid(),
     }
@@ -70,6 +72,28 @@ def deaf(self, url):
         except anarchon_celery.StaleFence as refused:
             wrote(self.lease, f'StaleFence {refused.stored}')
             raise
+    wrote(self.lease, 'end')
+
+
+@app.task(bind=True)
+def computing(self, seconds):
+    """Compute, and never yield."""
+    wrote(self.lease, 'start')
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        sum(range(1000))
+    wrote(self.lease, 'end')
+
+
+@app.task(bind=True)
+def in_c_code(self, seconds):
+    """Keep the interpreter's lock, as a regular expression may; but take no CPU."""
+    wrote(self.lease, 'start')
+    mutex = ctypes.create_string_buffer(64)  # zeros are PTHREAD_MUTEX_INITIALIZER
+    until = (ctypes.c_long * 2)(int(time.time()) + seconds, 0)
+    libc = ctypes.PyDLL(None)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_timedlock(mutex, until)
     wrote(self.lease, 'end')
 
 

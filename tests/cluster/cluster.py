@@ -24,6 +24,7 @@ class Cluster:
         self.history_file = folder / 'history'
         conf = {
             'beat_schedule': schedule,
+            'result_expires': None,  # else Celery adds a job of its own at 04:00, which a clock may leap over
             'anarchon_store': store,
             'worker_hijack_root_logger': True,
             'broker_connection_retry_on_startup': True,
@@ -40,15 +41,20 @@ class Cluster:
 
     def beat(self, name, *arguments, **conf):
         """Start a beat; ``conf`` are settings of this one's own."""
-        return self.processes.celery(
-            '-A', 'tests.cluster.app', 'beat', '-S', 'anarchon_celery.Scheduler', '-l', 'info', *arguments,
-            name=name, env={**self.env, 'CLUSTER_CONF': json.dumps({**self.conf, **conf})},
-        )  # fmt: skip
+        return self.celery(
+            'tests.cluster.app', 'beat', '-S', 'anarchon_celery.Scheduler', *arguments, name=name, **conf
+        )
 
     def worker(self, name, *arguments, concurrency=2):
+        return self.celery(
+            'tests.cluster.app', 'worker', '-n', f'{name}@%h', '-c', str(concurrency), *arguments, name=name
+        )
+
+    def celery(self, app, *arguments, name, env=None, **conf):
+        """Start one of Celery's commands on an app; ``conf`` are settings of this process's own."""
         return self.processes.celery(
-            '-A', 'tests.cluster.app', 'worker', '-l', 'info', '-n', f'{name}@%h', '-c', str(concurrency),
-            *arguments, name=name, env=self.env,
+            '-A', app, *arguments, '-l', 'info', name=name,
+            env={**self.env, **(env or {}), 'CLUSTER_CONF': json.dumps({**self.conf, **conf})},
         )  # fmt: skip
 
     def command(self, *arguments, **how):

@@ -1,10 +1,15 @@
 """A run whose worker dies, stalls or stops goes on elsewhere, as the next attempt."""
 
+import os
 import re
+import signal
+import time
 
 import pytest
 
-from tests.cluster.cluster import slot_of
+from anarchon_celery.protocol import Request
+from anarchon_celery.stores import new_nonce
+from tests.cluster.cluster import Cluster, slot_of
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timed, pytest.mark.timeout(120)]
@@ -17,10 +22,10 @@ def one_job(task, *arguments, every='1h'):
     return {'report': {'task': f'tests.cluster.app.{task}', 'schedule': every, 'args': arguments}}
 
 
-def running_cluster(make, seconds=20, pool='prefork', job=None, **conf):
+def running_cluster(make, seconds=20, pool='prefork', job=None, lease=LEASE, **conf):
     """Two beats and two workers, one of which runs the job; return both workers, the holder first."""
     job = job or one_job('slow', seconds)
-    cluster = make(job, anarchon_lease=LEASE, anarchon_first_catch_up='1d', task_acks_late=False, **conf)
+    cluster = make(job, anarchon_lease=lease, anarchon_first_catch_up='1d', task_acks_late=False, **conf)
     workers = [cluster.worker(name, '-P', pool) for name in ('w1', 'w2')]
     for worker in workers:
         worker.wait_for(r'ready\.', 30)
@@ -110,3 +115,55 @@ def test_a_stopped_workers_run_is_handed_over_within_two_seconds(redis_cluster, 
     assert (0, 'takeover') == (taken.crashes, taken.trigger)
     assert ['HandedOver'] == [line['event'] for line in cluster.history() if line['event'] != 'start']
     print(f'{pool}: attempt 2 started {took:.2f} s after SIGTERM')
+
+
+@pytest.mark.parametrize('broker', ['redis', 'rabbitmq'])
+def test_a_killed_childs_run_goes_on_at_once(broker, request):
+    """Its parent gives it back: nobody waits for the lease."""
+    make = request.getfixturevalue(f'{broker}_cluster')
+    cluster, holder, _, first = running_cluster(make, lease=30)
+    begun = cluster.history('start')[0]
+    assert begun['pid'] in holder.group
+    os.kill(begun['pid'], signal.SIGKILL)
+    killed_at = time.time()
+    second = second_attempt(cluster, 35)
+    took = second['at'] - killed_at
+    assert took <= POLL + 1
+    assert second['fence'] > first.fence
+    done = cluster.run_where(lambda run: run.attempt == 2, job='report')
+    assert (1, 'takeover', 30_000) == (done.crashes, done.trigger, done.lease)
+    print(f'attempt 2 started {took:.2f} s after the kill, lease 30 s')
+
+
+@pytest.fixture
+def postgresql_cluster(processes, tmp_path, own_redis_server, postgresql_server):
+    """Make a cluster on PostgreSQL, with a Redis as broker."""
+    postgresql_server.empty('anarchon')
+    store, broker = postgresql_server.url(), {'broker_url': own_redis_server.url(1)}
+    made = []
+
+    def make(schedule, **conf):
+        made.append(Cluster(processes, tmp_path, schedule, store=store, broker=broker, **conf))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+@pytest.mark.parametrize('store', ['redis', 'postgresql'])
+def test_beats_are_woken_where_the_store_tells_of_what_was_given_back(store, request):
+    """A killed child's run, and a run for now: each is dispatched long before any beat's next poll."""
+    poll, make = 20.0, request.getfixturevalue(f'{store}_cluster')
+    cluster, *_ = running_cluster(make, lease=60, anarchon_poll=poll, anarchon_overlap='allow')
+    begun = cluster.history('start')[0]
+    os.kill(begun['pid'], signal.SIGKILL)
+    killed_at = time.time()
+    took = second_attempt(cluster, 60)['at'] - killed_at
+    assert took < poll / 4
+    asked = Request(job='report', by='anna@desk', overlap='allow', lease=60_000)
+    asked_at = time.time()
+    entered = cluster.store.trigger(asked, nonce=new_nonce()).run
+    wait_until(lambda: cluster.store.run(entered.key).state == 'running', 60)
+    assert time.time() - asked_at < poll / 4
+    print(f'attempt 2 started {took:.3f} s after the kill, a run for now in {time.time() - asked_at:.3f} s')

@@ -57,14 +57,14 @@ def changes(zone: ZoneInfo) -> list[int]:
 
 
 def some_changes(name: str) -> list[int]:
-    """Ten, and eight of those that are not by one hour, or over a midnight."""
+    """Three, and four of those that are not by one hour, or over a midnight."""
     zone = ZoneInfo(name)
     found = changes(zone)
     odd = [it for it in found if abs(offset(zone, it) - offset(zone, it - 1)) != timedelta(hours=1)]
     odd = [it for it in found if it in odd or over_midnight(zone, it)]
     rest = [it for it in found if it not in odd]
     chance = Random(name)
-    return sorted([*chance.sample(odd, min(len(odd), 8)), *chance.sample(rest, min(len(rest), 10))])
+    return sorted([*chance.sample(odd, min(len(odd), 4)), *chance.sample(rest, min(len(rest), 3))])
 
 
 def over_midnight(zone: ZoneInfo, change: int) -> bool:

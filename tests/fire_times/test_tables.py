@@ -19,16 +19,21 @@ from tests.fire_times.walks import check_all_ways, times_of
 
 
 def check(schedule, zone: str, start: str, end: str, table: str) -> None:
-    """Compare with a table of rows such as ``03-29 01:00Z 03:00+02``, a comma or a line apart."""
-    expected = []
+    """Compare with a table."""
+    check_all_ways(times_of(schedule, zone), from_iso(start), from_iso(end), instants(zone, start, table))
+
+
+def instants(zone: str, start: str, table: str) -> list[int]:
+    """Read a table: rows such as ``03-29 01:00Z 03:00+02``, a comma or a line apart."""
+    found = []
     for row in filter(None, map(str.strip, table.replace(",", "\n").splitlines())):
         day, utc, local = row.split()
         day = day if day.count("-") == 2 else f"{start[:4]}-{day}"
         instant = from_iso(f"{day}T{utc}")
         clocks = datetime.fromtimestamp(instant / 1000, ZoneInfo(zone)).isoformat()[11:]
         assert _in_full(local) == clocks, f"{zone} does not show this at {row}"
-        expected.append(instant)
-    check_all_ways(times_of(schedule, zone), from_iso(start), from_iso(end), expected)
+        found.append(instant)
+    return found
 
 
 def _in_full(local: str) -> str:

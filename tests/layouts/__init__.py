@@ -19,21 +19,24 @@ from sqlalchemy import Connection, column, insert, table
 T = 1_790_000_000_000
 
 HERE = Path(__file__).parent
-ROWS: dict[str, list[dict[str, Any]]] = json.loads((HERE / 'v2_rows.json').read_text('utf-8'))
+VERSIONS = (2, 3)
+ROWS: dict[int, dict[str, list[dict[str, Any]]]] = {
+    version: json.loads((HERE / f'v{version}_rows.json').read_text('utf-8')) for version in VERSIONS
+}
 
 
-def make_tables(connection: Connection, kind: str) -> None:
-    """Make tables of version 2, with the rows of the story."""
-    for statement in (HERE / f'v2_{kind}.sql').read_text('utf-8').removesuffix(';\n').split(';\n'):
+def make_tables(connection: Connection, kind: str, version: int) -> None:
+    """Make tables of that version, with the rows of the story."""
+    for statement in (HERE / f'v{version}_{kind}.sql').read_text('utf-8').removesuffix(';\n').split(';\n'):
         connection.exec_driver_sql(statement.strip())
-    for name, rows in ROWS.items():
+    for name, rows in ROWS[version].items():
         for row in rows:
             connection.execute(insert(table(f'anarchon_{name}', *map(column, row))), row)
 
 
-def make_keys(client: Any) -> None:
-    """Make keys of version 2, with the records of the story."""
-    for key, ((kind, value),) in _keys():
+def make_keys(client: Any, version: int) -> None:
+    """Make keys of that version, with the records of the story."""
+    for key, ((kind, value),) in _keys(version):
         if kind == 'hash':
             client.hset(key, mapping=value)
         elif kind == 'set':
@@ -42,6 +45,6 @@ def make_keys(client: Any) -> None:
             client.zadd(key, value)
 
 
-def _keys() -> list[Any]:
-    keys = json.loads((HERE / 'v2_redis.json').read_text('utf-8'))
+def _keys(version: int) -> list[Any]:
+    keys = json.loads((HERE / f'v{version}_redis.json').read_text('utf-8'))
     return [(key, list(value.items())) for key, value in keys.items()]

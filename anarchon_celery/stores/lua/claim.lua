@@ -55,7 +55,7 @@ local function is_out_of_date(leap, floor)
   return leap and floor and floor >= leap.first and floor < leap.last
 end
 
--- Where its record may stand: at its first slot, beside that if it ran for another schedule.
+-- Where its record may stand: at its first slot, beside that if it has a run.
 local KINDS_OF_LEAP = {'scheduled', LEAPT}
 
 -- The record of the leap, if this very call wrote it and its answer was lost.
@@ -66,14 +66,23 @@ local function missed_before(offer)
   end
 end
 
+local function is_free(one)
+  local run, is_unreadable = find_run(one)
+  return not run and not is_unreadable
+end
+
 local function free_for_leap(deciding)
-  for place, kind in ipairs(KINDS_OF_LEAP) do
-    -- Of one schedule: the first has a run if the clock went back, and they were decided before.
-    if place > #deciding.schedules then return nil end
-    local one = {job = deciding.job.name, slot = deciding.offer.leap.first, kind = kind}
-    local run, is_unreadable = find_run(one)
-    if not run and not is_unreadable then return one end
+  local leap, name = deciding.offer.leap, deciding.job.name
+  local at_first = {job = name, slot = leap.first, kind = 'scheduled'}
+  if is_free(at_first) then return at_first end
+  if #deciding.schedules == 1 then
+    -- Of one schedule, up to the last one: then all were decided before the clock went back.
+    local first = find_run(at_first) or {}
+    local is_decided = (first['until'] or leap.first) >= leap.last
+    if is_decided or not is_free({job = name, slot = leap.last, kind = 'scheduled'}) then return nil end
   end
+  local beside = {job = name, slot = leap.first, kind = LEAPT}
+  return is_free(beside) and beside or nil
 end
 
 -- Write the one record of the slots that nobody will run, and raise the floor over them.
@@ -117,13 +126,13 @@ local function displace(deciding)
   end
 end
 
--- Under `cancel`: ask what runs to stop, and end what was not started.
+-- Under `cancel`: ask what runs to stop, and end what was not started, but for what somebody asked for.
 local function overtake(deciding)
   for _, member in ipairs(oldest_first('active', deciding.job.name)) do
     local run = find_run(named(member))
     if run and run.state == 'running' then
       if not run.stop then put_run(run, {stop = OVERTAKEN}) end
-    elseif run and ACTIVE[run.state] then
+    elseif run and ACTIVE[run.state] and run.kind == 'scheduled' then
       end_earlier(deciding, run, 'cancelled', OVERTAKEN)
     end
   end

@@ -39,7 +39,7 @@ end
 local function past_deadline(member, deadline)
   local run, is_unreadable = find_run(named(member))
   if is_unreadable then return nil end
-  if not run then return unlist(member) end
+  if not run or member_of(run) ~= member then return unlist(member) end
   if run.deadline == deadline and ACTIVE[run.state] then return run end
   index(run, member, 'claimed')
 end
@@ -54,8 +54,7 @@ local function page()
       local deadline = tonumber(found[at + 1])
       if deadline > now then return runs end
       runs[#runs + 1] = past_deadline(found[at], deadline)
-      last = named(found[at])
-      last.score = deadline
+      last = place_of(found[at], found[at + 1])
     end
   end
   return runs
@@ -81,5 +80,5 @@ see(asked.node)
 local runs = page()
 local orphans = orphaned(runs)
 for _, run in ipairs(runs) do shown(run) end
-local ahead = redis.call('ZRANGEBYSCORE', DEADLINES, '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-return answered({runs = runs, next_deadline = ahead[2] and tonumber(ahead[2]), orphaned = orphans})
+local ahead = redis.call('ZRANGEBYSCORE', DEADLINES, '(' .. text(now), text(LATEST), 'WITHSCORES', 'LIMIT', 0, 1)
+return answered({runs = runs, next_deadline = ahead[2] and math.ceil(tonumber(ahead[2])), orphaned = orphans})

@@ -14,9 +14,9 @@
 -- that the hash lacks has the default of protocol.Run. Numbers are written by `text`, because tostring and
 -- cjson stop at 14 digits, and a fence has 16. Texts are never compared by `<`, which follows the
 -- server's locale.
--- What the protocol's module says is set before it, by redis.py: VERSION, MAX_DISPATCHES,
+-- What the protocol's module says is set before it, by redis.py: VERSION, LATEST, MAX_DISPATCHES,
 -- LONGEST_START_TIMEOUT, ORPHANED_AFTER, GONE_AFTER, REMEMBERED_HASHES, COMEBACK_AFTER, HISTORY_AT_LEAST,
--- FOLD_AFTER, BUFFERED, LEAPT, OVERTAKEN, YOUNG, PUT_BACK.
+-- FOLD_AFTER, ASKED_AGAIN_WITHIN, BUFFERED, LEAPT, MANUAL, BACKFILL, OVERTAKEN, EARLIER_TRY, YOUNG, PUT_BACK.
 local prefix, asked = KEYS[1], cjson.decode(ARGV[1])
 local unreadable = {}
 
@@ -53,6 +53,10 @@ local function whole(text)
   return number and number % 1 == 0 and number >= 0 and number <= 2 ^ 53 and number or nil
 end
 
+local function is_instant(number)
+  return type(number) == 'number' and whole(number) ~= nil and number <= LATEST
+end
+
 local function names(...)
   local set = {}
   for _, name in ipairs({...}) do set[name] = true end
@@ -64,6 +68,11 @@ local ENDED = names('succeeded', 'failed', 'published', 'skipped', 'missed', 'ca
 local NUMBERS = names(
   'slot', 'dispatch', 'unstarted', 'attempt', 'crashes', 'fence', 'deadline', 'span', 'lease', 'not_before',
   'retries', 'claimed_at', 'queued_at', 'started_at', 'finished_at', 'until', 'count')
+local INSTANTS = names(
+  'slot', 'deadline', 'not_before', 'claimed_at', 'queued_at', 'started_at', 'finished_at', 'until', 'first_seen',
+  'seen', 'floor', 'paused_at')
+local KINDS = names('scheduled', MANUAL, BACKFILL, LEAPT)
+local TRIGGERS = names('scheduled', 'catch-up', 'takeover', MANUAL, BACKFILL)
 local JOB_NUMBERS = {'first_seen', 'seen', 'floor', 'fence', 'paused_at'}
 local DEFAULTS = {trigger = 'scheduled', dispatch = 1, unstarted = 0, attempt = 0, crashes = 0, fence = 0}
 
@@ -131,8 +140,11 @@ elseif caller.identity and has_forgotten(caller.node, caller.noted) then
   lose_writes()
 end
 
-local noted = nil
+-- Whether this call gave runs back, for beats to dispatch: they are told, if they listen. That this user may
+-- not tell them is no error: they poll.
+local noted, gave_back = nil, false
 local function answered(value)
+  if gave_back then redis.pcall('PUBLISH', key('wake'), '') end
   return cjson.encode({
     now = now, identity = identity, young_since = follows and born or nil, noted = noted, answer = value,
     unreadable = unreadable,
@@ -145,7 +157,9 @@ end
 
 -- Note that this node lives.
 local function see(node)
-  local known = {name = node.name, kind = node.kind, seen = now, app = node.app}
+  local known = {}
+  for field, value in pairs(node) do known[field] = field ~= 'id' and value or nil end
+  known.seen = now
   redis.call('HSET', NODES, node.id, cjson.encode(known))
   noted = true
 end
@@ -173,6 +187,13 @@ local function pass_over(name)
   return nil, true
 end
 
+-- Return a number of a record; nil if it cannot be one.
+local function number_in(field, text)
+  local number = whole(text)
+  if INSTANTS[field] and not is_instant(number) then return nil end
+  return number
+end
+
 -- Return a job: nil if there is none, or (nil, true) if somebody made it unreadable.
 local function find_job(job)
   local name = key('job', job)
@@ -187,7 +208,7 @@ local function find_job(job)
   }
   for place, field in ipairs(JOB_NUMBERS) do
     if found[place] then
-      record[field] = whole(found[place])
+      record[field] = number_in(field, found[place])
       if not record[field] then return pass_over(name) end
     end
   end
@@ -212,11 +233,9 @@ end
 -- The schedules of a job --------------------------------------------------------------------------
 -- The newest last, each as {hash, since, floor?}.
 
-local function is_whole(number) return type(number) == 'number' and whole(number) ~= nil end
-
 local function schedule_of(known)
-  if type(known) ~= 'table' or type(known[1]) ~= 'string' or not is_whole(known[2]) then return nil end
-  if known[3] ~= cjson.null and not is_whole(known[3]) or not is_whole(known[4]) then return nil end
+  if type(known) ~= 'table' or type(known[1]) ~= 'string' or not is_instant(known[2]) then return nil end
+  if known[3] ~= cjson.null and not is_instant(known[3]) or not is_instant(known[4]) then return nil end
   return {hash = known[1], since = known[2], floor = known[3] ~= cjson.null and known[3] or nil, seen = known[4]}
 end
 
@@ -293,17 +312,17 @@ local function find_run(one)
   for at = 1, #fields, 2 do
     local field, value = fields[at], fields[at + 1]
     if NUMBERS[field] then
-      value = whole(value)
+      value = number_in(field, value)
       if not value then return pass_over(name) end
     end
     run[field] = value
   end
   local is_it = run.job == one.job and run.slot == one.slot and run.kind == one.kind
   local is_whole = ENDED[run.state] or run.state == BUFFERED or ACTIVE[run.state] and run.deadline
-  if not (is_it and is_whole) then return pass_over(name) end
   for field, value in pairs(DEFAULTS) do
     if run[field] == nil then run[field] = value end
   end
+  if not (is_it and is_whole and KINDS[run.kind] and TRIGGERS[run.trigger]) then return pass_over(name) end
   return run
 end
 
@@ -381,6 +400,7 @@ local function put_run(run, changes, is_new)
   for field, value in pairs(changes) do run[field] = value or nil end
   local member, name = member_of(run), name_of(run)
   changed[name] = run
+  gave_back = gave_back or changes.state == 'released' or is_new and run.state == 'released'
   write(name, is_new and run or changes)
   if is_new then redis.call('ZADD', RUNS, text(0 - run.slot), member) end
   index(run, member, was)
@@ -425,6 +445,33 @@ local function is_held_back(run)
   if run.kind ~= 'scheduled' then return false end
   local job = find_job(run.job)
   return job ~= nil and job.paused ~= nil
+end
+
+local function others_active(run)
+  local name = key('active', run.job)
+  local mine = redis.call('ZSCORE', name, member_of(run)) and 1 or 0
+  return redis.call('ZCARD', name) > mine
+end
+
+-- Whether there is another run of its job of which this is so, by its kind and state.
+local function any_other(run, what, is_so)
+  local own = member_of(run)
+  for _, member in ipairs(oldest_first(what, run.job)) do
+    local one = named(member)
+    local state = member ~= own and one.job == run.job and server.pcall('HGET', name_of(one), 'state')
+    if what_is(state) == what and is_so(one.kind, state) then return true end
+  end
+  return false
+end
+
+local function is_asked_for(kind) return kind ~= 'scheduled' end
+
+-- Whether others of its job are in the way of a run that comes, where overlap forbids them. For one that
+-- somebody asked for only what runs counts, and other such runs, those that wait too.
+local function has_to_wait(run)
+  if run.kind == 'scheduled' then return others_active(run) end
+  local function is_in_the_way(kind, state) return is_asked_for(kind) or state == 'running' end
+  return any_other(run, 'active', is_in_the_way) or any_other(run, 'buffered', is_asked_for)
 end
 
 -- Let the oldest run of a job that waits go on, if no other is active; a retry at its time.
@@ -478,6 +525,24 @@ local function hold_back(job)
   end
 end
 
+-- Whether a message that comes late may still start a run, though it is over.
+local function may_start_late(run)
+  return run.state == 'published' or run.state == 'abandoned' and run.unstarted > 0
+end
+
+-- Whether the record of a run may go: one that somebody brought back to life may not.
+local function is_over(run)
+  local state = server.pcall('HGET', name_of(run), 'state')
+  return not (ACTIVE[state] or state == BUFFERED)
+end
+
+local function drop(run, member)
+  redis.call('DEL', name_of(run))
+  redis.call('ZREM', RUNS, member)
+  redis.call('ZREM', FINISHED, member)
+  redis.call('ZREM', key('ended', run.job), member)
+end
+
 -- Return the run as it travels.
 local function shown(run)
   if run and run.fence then run.fence = text(run.fence) end
@@ -506,9 +571,23 @@ local function precedes(one, other)
 end
 
 -- Return the place in an index of the first that comes after `last`: a score and a run's name.
+-- Return the place of an entry as it travels: somebody's score has digits, and somebody's member bytes, that JSON
+-- has not. Who went on from anything else might meet the same entry for ever.
+local function place_of(member, score)
+  return {score = score, member = string.gsub(member, '.', function(byte)
+    return string.format('%02x', string.byte(byte))
+  end)}
+end
+
+-- Return how many entries of an index lie up to a place: one of place_of, or the score and name of a run.
 local function place_after(name, last)
   if not last then return 0 end
-  local member, score = member_of(last), text(last.score)
+  local member, score = last.member, last.score
+  if member then
+    member = string.gsub(member, '%x%x', function(byte) return string.char(tonumber(byte, 16)) end)
+  else
+    member, score = member_of(last), text(score)
+  end
   local low = redis.call('ZCOUNT', name, '-inf', '(' .. score)
   local high = redis.call('ZCOUNT', name, '-inf', score)
   while low < high do

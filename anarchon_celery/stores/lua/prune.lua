@@ -1,7 +1,7 @@
 -- prune: forget ended runs that finished too long ago, fold skips that follow each other, then forget those
 -- beyond the newest of their job.
 -- Asked: history, most, limit: how many may go, look: how many ended runs are looked at to be folded,
---        after? {score: finished_at, job, slot, kind}: behind which one, is_last?: whether no such call follows
+--        after?: a place: behind which one, is_last?: whether no such call follows
 -- Answers: {gone: how many, after?: where the next call begins to look, if there is more}
 -- Keys: jobs, job:<job>, active:<job>, buffered:<job>, ended:<job>, finished, run:<kind>:<slot>:<job>, runs
 local left = asked.limit
@@ -14,19 +14,6 @@ local function raise_floors(run, slot)
   local floor, schedules = job.floor, schedules_of(job)
   raise(job, schedules, slot)
   put_schedules(job, schedules, floor)
-end
-
-local function drop(run, member)
-  redis.call('DEL', name_of(run))
-  redis.call('ZREM', RUNS, member)
-  redis.call('ZREM', FINISHED, member)
-  redis.call('ZREM', key('ended', run.job), member)
-end
-
--- Whether the record may go: one that somebody brought back to life may not.
-local function is_over(run)
-  local state = server.pcall('HGET', name_of(run), 'state')
-  return not (ACTIVE[state] or state == BUFFERED)
 end
 
 local function forget(index, members)
@@ -122,8 +109,7 @@ local function fold_page()
     if finished_at > fold_until then return nil end
     if left <= 0 then return last end
     fold(found[at])
-    last = named(found[at])
-    last.score = finished_at
+    last = place_of(found[at], found[at + 1])
   end
   return #found == 2 * asked.look and last or nil
 end

@@ -1,7 +1,7 @@
 -- renew: move the deadline of each lease that is still held; an expired one too, if nobody took it. A run that
 -- the store has forgotten is put back.
 -- Asked: leases [{job, slot, kind, token, and of one that is trusted: fence, attempt, lease, owner?, task_id?,
---        trigger, dispatch, claimed_at?, overlap, store}]
+--        trigger, dispatch, claimed_at?, arguments?, overlap, store}]
 -- Answers: {leases [{answer, reason?}], store: the identity}
 -- Keys: run:<kind>:<slot>:<job>, deadlines; to put one back: jobs, job:<job>, active:<job> and the indexes of runs
 
@@ -29,9 +29,7 @@ end
 -- Whether its own record says nothing of the lease, though it is older than that.
 local function is_forgotten(lease, run)
   if not run then return true end
-  local is_over = ENDED[run.state] and run.state ~= 'published'
-    and not (run.state == 'abandoned' and run.unstarted > 0)
-  return run.fence < lease.fence and not is_over
+  return run.fence < lease.fence and not (ENDED[run.state] and not may_start_late(run))
 end
 
 local function raise_fence(lease)
@@ -52,7 +50,7 @@ local function put_back(lease)
   local is_new = not run
   run = run or {
     job = lease.job, slot = lease.slot, kind = lease.kind, trigger = lease.trigger, dispatch = lease.dispatch,
-    claimed_at = lease.claimed_at, crashes = 0,
+    claimed_at = lease.claimed_at, arguments = lease.arguments, crashes = 0,
   }
   put_run(run, lasting(lease.lease, {
     state = 'running', attempt = lease.attempt, fence = text(lease.fence), owner = lease.owner or false,

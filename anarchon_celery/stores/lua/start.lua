@@ -1,12 +1,14 @@
 -- start: give the run to this delivery, under a new fence, if it may have it.
--- Asked: job, slot, kind, token, worker, task_id?, dispatch, trigger, claimed_at, lease, overlap
+-- Asked: job, slot, kind, token, worker, task_id?, dispatch, trigger, claimed_at, lease, overlap,
+--        retries, arguments?
 -- Answers: {attempt, fence, trigger, store: the identity} or {why, wait?}
 -- Keys: jobs, job:<job>, active:<job>, buffered:<job>, run:<kind>:<slot>:<job> and the indexes of runs
 
-local function others_active(run)
-  local name = key('active', run.job)
-  local mine = redis.call('ZSCORE', name, member_of(run)) and 1 or 0
-  return redis.call('ZCARD', name) > mine
+-- Whether another run of the job runs, and somebody asked for one of the two: neither waited at its entry.
+local function meets_another(run)
+  return any_other(run, 'active', function(kind, state)
+    return state == 'running' and (is_asked_for(kind) or is_asked_for(run.kind))
+  end)
 end
 
 local function one_waits(job)
@@ -16,26 +18,36 @@ local function one_waits(job)
   return false
 end
 
+-- Let a run wait whose message has come: those sent before it count no more. A worker that asks has the base
+-- class. If the store did not know it by now, the run would count as over each time it was sent, and could so
+-- let another one go on that waits for it, for ever.
+local function let_wait(run, is_new)
+  local job = find_job(run.job)
+  if not job or not job.supervised then put_fence(run.job, job, text(job and job.fence or 0)) end
+  buffer(run, {unstarted = 0}, is_new)
+end
+
 -- What a start meets that comes late: the pause and the overlap policy, as at its claim.
 local function late(run, held_back, is_new)
-  local busy = asked.overlap ~= 'allow' and others_active(run)
+  local busy = asked.overlap ~= 'allow' and has_to_wait(run)
   if not (busy or held_back) then return nil end
-  if not held_back and (asked.overlap == 'skip' or one_waits(run.job)) then
+  if run.kind == 'scheduled' and not held_back and (asked.overlap == 'skip' or one_waits(run.job)) then
     end_run(run, {state = 'skipped', reason = 'overlap'}, is_new)
     return 'overlap'
   end
-  -- Its message has come: those sent before it count no more.
-  buffer(run, {unstarted = 0}, is_new)
+  let_wait(run, is_new)
   return held_back and 'paused' or BUFFERED
 end
 
 local function not_startable(run, is_new)
   local held_back = is_held_back(run)
   if run.state == 'claimed' or run.state == 'queued' or run.state == 'released' then
-    return run.stop and 'cancelled' or held_back and 'paused' or nil
+    if run.stop then return 'cancelled' end
+    -- Given back by a crash: beat counts those, and may have to abandon it.
+    return held_back and 'paused' or run.state == 'released' and run.crashes > 0 and run.state or nil
   end
   if run.state == BUFFERED and held_back then return 'paused' end
-  if run.state == 'published' or (run.state == 'abandoned' and run.unstarted > 0) then
+  if may_start_late(run) then
     return late(run, held_back, is_new)
   end
   return run.state
@@ -85,11 +97,17 @@ if is_new then
   run = {
     job = asked.job, slot = asked.slot, kind = asked.kind, state = 'published', trigger = asked.trigger,
     dispatch = asked.dispatch, unstarted = 0, attempt = 0, claimed_at = asked.claimed_at,
+    arguments = asked.arguments,
   }
 end
+if run.retries and asked.retries < run.retries then return answered({why = EARLIER_TRY}) end
 local why = not_startable(run, is_new)
 if why then return answered({why = why}) end
 if run.not_before and run.not_before > now then
   return answered({why = 'too early for its retry', wait = run.not_before - now})
+end
+if asked.overlap ~= 'allow' and meets_another(run) then
+  let_wait(run, is_new)
+  return answered({why = BUFFERED})
 end
 return answered(start(run, is_new))

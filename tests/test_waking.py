@@ -1,0 +1,194 @@
+"""Wake-ups whose connection dies, hangs or is not allowed, and the alarm that ends a beat's sleep by them.
+
+That a step which gives runs back wakes who listens, and no other step, is the contract's.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+
+import pytest
+from celery import Celery
+
+from anarchon_celery.alarm import REST, Alarm
+from anarchon_celery.errors import StoreUnreachable, StoreUnusable
+from anarchon_celery.protocol import Node, Registration, Request
+from anarchon_celery.stores import new_nonce, open_store
+from anarchon_celery.stores.subscription import MOST_AT_ONCE
+from tests.processes import wait_until
+
+KINDS = ('redis', 'postgresql')
+
+
+def register(store):
+    store.register(Node(id='a1', name='one:1', kind='beat'), [Registration(job='report', hash='h1')])
+
+
+def trigger(store):
+    asked = Request(job='report', by='anna@desk', overlap='allow', lease=30_000)
+    assert 'released' == store.trigger(asked, nonce=new_nonce()).answer
+
+
+class Listened:
+    """A store on a server, somebody who listens to it, and what happens to that one's connection."""
+
+    def __init__(self, kind: str, server) -> None:
+        self.kind, self.server = kind, server
+        self.store = open_store(server.url())
+        register(self.store)
+        self.wake_ups = self.store.wake_ups()
+        assert self.wake_ups.wait(10)
+
+    def trigger(self) -> None:
+        trigger(self.store)
+
+    def cut(self) -> None:
+        if self.kind == 'redis':
+            with self.server.client() as client:
+                client.execute_command('CLIENT', 'KILL', 'TYPE', 'pubsub')
+        else:
+            self.server.run(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %%'"
+                " OR query = 'SELECT 1'"
+            )
+
+    def close(self) -> None:
+        self.wake_ups.close()
+        self.store.close()
+
+
+@pytest.fixture(params=KINDS)
+def listened(request):
+    kind = request.param
+    server = request.getfixturevalue('redis_server' if kind == 'redis' else 'postgresql_server')
+    server.flush() if kind == 'redis' else server.empty('anarchon')
+    made = Listened(kind, server)
+    yield made
+    made.close()
+
+
+def test_a_connection_that_is_cut_is_made_again_and_wakes_once_for_what_it_missed(listened):
+    listened.cut()
+    with pytest.raises(StoreUnreachable):
+        listened.wake_ups.wait(10)
+    listened.trigger()
+    assert listened.wake_ups.wait(10)  # it cannot know what it missed
+    assert not listened.wake_ups.wait(0.01)
+    listened.trigger()
+    assert listened.wake_ups.wait(10)
+
+
+def test_a_server_that_hangs_is_found_out_and_listened_to_again(listened, monkeypatch):
+    monkeypatch.setattr('anarchon_celery.stores.waking.ASK_EVERY', 0.2)
+    with suspended(listened), pytest.raises(StoreUnreachable, match='did not answer|no answer|Timeout'):
+        listened.wake_ups.wait(20)
+    assert listened.wake_ups.wait(10)
+    listened.trigger()
+    assert listened.wake_ups.wait(10)
+
+
+def test_who_publishes_without_an_end_does_not_keep_a_beat_reading(redis_server):
+    redis_server.flush()
+    listened = Listened('redis', redis_server)
+    try:
+        with redis_server.client() as client, client.pipeline() as pipe:
+            for _ in range(2 * MOST_AT_ONCE + 1):
+                pipe.publish('{anarchon}:wake', b'\xff')
+            pipe.execute()
+        assert [True, True, True, False] == [listened.wake_ups.wait(1) for _ in range(4)]
+    finally:
+        listened.close()
+
+
+def test_whatever_is_published_a_beat_is_woken_twenty_times_a_second_at_most(redis_server):
+    redis_server.flush()
+    listened = Listened('redis', redis_server)
+    alarm, woken, begun = Alarm(listened.store, 'one:1'), 0, time.monotonic()
+    alarm.set()
+    try:
+        with redis_server.client() as client:
+            while time.monotonic() < begun + 1:
+                client.publish('{anarchon}:wake', 'x')
+                woken += alarm.sleep(0)
+            took = time.monotonic() - begun
+    finally:
+        alarm.close()
+        listened.close()
+        wait_until(lambda: 'anarchon-alarm' not in {thread.name for thread in threading.enumerate()}, 20)
+    assert 1 <= woken <= took / REST + 1
+
+
+@contextlib.contextmanager
+def suspended(listened):
+    listened.server.suspend()
+    try:
+        yield
+    finally:
+        listened.server.resume()
+
+
+@pytest.fixture
+def without_channels(own_redis_server):
+    """A store whose user may do anything but publish and subscribe."""
+    with own_redis_server.client() as client:
+        rights = {'keys': ['*'], 'commands': ['+@all'], 'reset_channels': True}
+        client.acl_setuser('beat', enabled=True, nopass=True, **rights)
+    store = open_store(own_redis_server.url().replace('redis://', 'redis://beat:x@'))
+    yield store
+    store.close()
+
+
+def test_who_may_not_subscribe_is_told_so_and_gives_back_all_the_same(without_channels):
+    with pytest.raises(StoreUnusable, match='cannot be used.*channels'):
+        without_channels.wake_ups().wait(5)
+    register(without_channels)
+    trigger(without_channels)
+    assert ['released'] == [run.state for run in without_channels.runs()]
+
+
+@pytest.fixture
+def alarm(listened, caplog):
+    caplog.set_level(logging.INFO, 'anarchon_celery')
+    made = Alarm(listened.store, 'one:1')
+    made.set()
+    assert made.sleep(10)  # the first one, when it is connected
+    yield made
+    made.close()
+    wait_until(lambda: 'anarchon-alarm' not in {thread.name for thread in threading.enumerate()}, 20)
+
+
+def test_a_sleep_is_ended_when_a_run_is_given_back(listened, alarm):
+    begun = time.monotonic()
+    listened.trigger()
+    assert alarm.sleep(30)
+    assert time.monotonic() - begun < 20
+    assert not alarm.sleep(0.01)
+
+
+def test_an_alarm_outlives_its_connection(listened, alarm):
+    for _ in range(3):
+        listened.cut()
+        wait_until(lambda: alarm.sleep(1), 20)  # connected again
+        listened.trigger()
+        assert alarm.sleep(30)
+
+
+def test_one_that_may_not_listen_says_so_once(without_channels, caplog):
+    caplog.set_level(logging.INFO, 'anarchon_celery')
+    alarm = Alarm(without_channels, 'one:1')
+    alarm.set()
+    wait_until(lambda: 'no wake-ups, so runs that are given back wait for the next poll' in caplog.text)
+    assert not alarm.sleep(0.01)
+
+
+def test_a_store_that_tells_nobody_leaves_the_sleep_to_celery():
+    from anarchon_celery import Scheduler
+
+    app = Celery('proj', broker='memory://', set_as_current=False)
+    app.conf.update(anarchon_store='memory://waking', beat_schedule={})
+    beat = Scheduler(app=app)
+    beat.listen()
+    assert beat.tick() > 0
+    beat.close()
+    app.close()
