@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import logging
+import signal
 
 import pytest
+from celery import _state
 from hypothesis import HealthCheck, settings
 
 from tests.databases import MariaDB, PostgreSQL
 from tests.processes import Processes
+from tests.rabbitmq import RabbitMQ
 from tests.servers import RedisServer, required
+
+# What a shell starts in the background ignores these, and so would all that is started here from the start.
+for number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 # How long an example takes is the machine's affair. The rest is hypothesis' own: fixed seeds where CI is set.
 settings.register_profile(
@@ -33,6 +41,14 @@ def levels():
     for logger, level, propagate, disabled in before:
         logger.setLevel(level)
         logger.propagate, logger.disabled = propagate, disabled
+
+
+@pytest.fixture(autouse=True)
+def current_app():
+    """The last app made is Celery's current one, also when it is closed: the next test does not meet it."""
+    before = _state._tls.current_app, _state.default_app
+    yield
+    _state._tls.current_app, _state.default_app = before
 
 
 @pytest.fixture
@@ -69,6 +85,22 @@ def own_redis_server(tmp_path):
         yield server.start()
     finally:
         server.close()
+
+
+@pytest.fixture(scope='session')
+def rabbitmq_server():
+    """A RabbitMQ of this test run's own. To stop or kill one, use a ``RabbitMQ`` of the test's."""
+    server = RabbitMQ()
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def rabbitmq_url(rabbitmq_server):
+    """A virtual host of the run's RabbitMQ, with nothing in it."""
+    return rabbitmq_server.new_url()
 
 
 @pytest.fixture(scope='session')
