@@ -17,6 +17,7 @@ from typing import Any
 from celery import Celery
 from celery.beat import ScheduleEntry, _evaluate_entry_args, _evaluate_entry_kwargs
 from celery.exceptions import QueueNotFound
+from celery.result import denied_join_result
 from celery.utils import uuid
 from kombu.exceptions import EncodeError, OperationalError, SerializerNotInstalled
 
@@ -236,10 +237,11 @@ class Publisher:
             options["retries"] = run.retries
         args, kwargs = _arguments(entry, run)
         options.update(task_id=task_id, producer=producer, retry=False)
-        if (task := self.app.tasks.get(entry.task)) is not None:
-            task.apply_async(args, kwargs, **options)
-        else:
-            self.app.send_task(entry.task, args, kwargs, **options)
+        with _nobody_waits_for_results():
+            if (task := self.app.tasks.get(entry.task)) is not None:
+                task.apply_async(args, kwargs, **options)
+            else:
+                self.app.send_task(entry.task, args, kwargs, **options)
 
     def close(self) -> None:
         """Give the connection back; the next publication makes another."""
@@ -249,6 +251,11 @@ class Publisher:
                 connection.release()
             except Exception:  # a dead connection may fail to close: it is dead either way
                 return
+
+
+#: Celery's Redis and RPC backends get ready for each task's result before its message goes out: Redis'
+#: subscribes to it, for ever, and tries for long where that server is down. Where nobody waits they do not.
+_nobody_waits_for_results = denied_join_result
 
 
 def _flush(batch: Any) -> None:

@@ -11,7 +11,9 @@ from datetime import datetime, timezone
 from decimal import Decimal
 
 import pytest
+import redis
 from celery import Celery
+from celery._state import task_join_will_block
 from celery.beat import BeatLazyFunc
 from kombu.exceptions import OperationalError
 from kombu.utils import functional
@@ -19,7 +21,7 @@ from kombu.utils import functional
 from anarchon_celery import dispatch
 from anarchon_celery.arguments import written
 from anarchon_celery.config import Policy
-from anarchon_celery.dispatch import BrokerDown, NotSent, Publisher
+from anarchon_celery.dispatch import BrokerDown, Letter, NotSent, Publisher
 from anarchon_celery.entries import read_entry
 from anarchon_celery.errors import in_one_line
 from anarchon_celery.protocol import Run
@@ -400,3 +402,38 @@ def caused_by(cause):
 )
 def test_whether_it_is_the_connection_that_failed(reason, is_so):
     assert is_so == dispatch.is_of_connection(reason)
+
+
+# the result backend -------------------------------------------------------------------------------
+
+
+def test_nothing_is_asked_of_a_result_backend_that_is_down(desk_at, redis_url):
+    desk = desk_at(redis_url)
+    desk.app.conf.result_backend = f"redis://127.0.0.1:{free_port()}/0"
+    desk.app.conf.result_backend_always_retry = True
+    task_ids = [desk.publish(), *posted(desk, 2)]
+    assert sorted(task_ids) == sorted(message.headers["id"] for message in desk.messages())
+
+
+def test_nobody_listens_for_the_results_of_what_is_published(desk_at, redis_url, redis_server):
+    desk = desk_at(redis_url)
+    desk.app.conf.result_backend = redis_server.url(1)
+    for _ in range(3):
+        desk.publish()
+    posted(desk, 2)
+    with redis.Redis.from_url(redis_server.url(1)) as client:
+        assert [] == client.pubsub_channels("*celery-task-meta-*")
+        listened = desk.app.send_task("proj.sync")  # as it is where somebody does
+        assert [f"celery-task-meta-{listened.id}".encode()] == client.pubsub_channels("*celery-task-meta-*")
+    assert not task_join_will_block()
+
+
+def posted(desk: Desk, count: int) -> list[str]:
+    """Publish so many together, where kombu can."""
+    desk.publisher.connected()
+    if not desk.publisher.may_post(desk.entry()):
+        return [desk.publish() for _ in range(count)]
+    letters = [Letter(desk.entry(), RUN, Policy()) for _ in range(count)]
+    found = desk.publisher.post(letters, lambda: True)
+    assert not [one.problem for one in found if one.problem]
+    return [one.task_id for one in found]
