@@ -136,6 +136,6 @@ def come_due(probes: Sequence[Probe]) -> float:
     ahead = 1.0
     while True:
         at = float(-(-(time.time() + ahead) // 1))
-        if all([probe.do(f"come_due {at}")["in_time"] for probe in probes]):
+        if all([probe.do(f"come_due {at}")["in_time"] for probe in probes]) and time.time() < at:
             return at
         ahead *= 2
