@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 import pytest
 
-from anarchon_celery.stores.redis import _script
 from benchmarks import __main__ as command
 from benchmarks import report, scale
 from benchmarks.arena import Arena
+from benchmarks.counting import by_verb
 from benchmarks.entrants import BARE, CELERY, OURS, OURS_SQL, Courses
 from benchmarks.figures import Line, Row, percentile, shown
 
 JOBS = 450  # three chunks to register, four portions to claim
 
 slow = pytest.mark.slow
-
-VERBS = {
-    _script(verb)[1]: verb
-    for verb in ('register', 'claim', 'sent', 'expired', 'redispatch', 'prune', 'release', 'leave')
-}
 
 
 @pytest.fixture(scope='module')
@@ -37,11 +31,6 @@ def courses(tmp_path_factory):
 @pytest.fixture(scope='module')
 def ran(courses):
     return courses.with_jobs(JOBS, (OURS, OURS_SQL, BARE, CELERY))
-
-
-def by_verb(calls: Counter[str]) -> dict[str, int]:
-    """Calls by what they ask for; a script that the server did not know is sent once more, whole."""
-    return {VERBS.get(name, name): count for name, count in calls.items()}
 
 
 @slow
