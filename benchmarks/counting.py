@@ -55,7 +55,9 @@ class RedisCalls:
             with socket.create_connection(("127.0.0.1", self.port)) as speaker:
                 speaker.sendall(b"ECHO counted\r\n")
                 speaker.recv(100)
-            reader.join(30)
+            reader.join(60)
+            if reader.is_alive():
+                raise RuntimeError("the commands could not be counted: the reader is behind")
 
 
 def _read(lines: Any, found: Counter[str]) -> None:

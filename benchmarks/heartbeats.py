@@ -17,7 +17,11 @@ from .figures import Line, Row
 HEARTBEAT = 10
 
 #: What else such a worker asks of the store, in words.
-_SAID = {"register": "the worker's own sign of life (one each 15 s, whatever it runs)"}
+_SAID = {
+    "register": "the worker's own sign of life (one each 15 s, whatever it runs)",
+    "EVAL": "a script that the server did not have yet",
+}
+
 
 def heartbeats(arena: Arena, rounds: int, running: tuple[int, ...], seconds: int) -> Row:
     """So many tasks in the threads of one worker, which do nothing but wait."""

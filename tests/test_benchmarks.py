@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,8 +13,9 @@ from benchmarks import __main__ as command
 from benchmarks import report, scale
 from benchmarks.arena import Arena
 from benchmarks.counting import by_verb
-from benchmarks.entrants import BARE, CELERY, OURS, OURS_SQL, Courses
+from benchmarks.entrants import BARE, CELERY, DJANGO, OURS, OURS_SQL, Courses
 from benchmarks.figures import Line, Row, percentile, shown
+from benchmarks.probe import interrupted_after
 
 JOBS = 450  # three chunks to register, four portions to claim
 
@@ -77,6 +81,26 @@ def test_the_rows_say_who_took_how_many_times_as_long(courses, ran):
     assert text.startswith(f'one emission, {JOBS} due at once: ')
     assert f'1 ×  {OURS.who}' in text
     assert 1 == row.as_json()['lines'][0]['times_ours']
+
+
+# Who takes part, and for how long -------------------------------------------------------------------
+
+
+def test_a_row_says_who_is_not_in_it_and_why():
+    courses = Courses(SimpleNamespace(has=lambda who, is_peer: True), 1)
+    assert ([], [DJANGO.who]) == (courses.left_out(1_000), courses.left_out(10_000))
+    assert [] == Courses(courses.arena, 1, patient=True).left_out(10_000)
+    row = Row('start', 'it starts', 'soon', [Line('', 'we', 's', [1])], 'Left out: they')
+    assert '  goal: soon\n  Left out: they\n' in report.table([row])
+
+
+def test_who_takes_too_long_is_interrupted_whatever_it_catches():
+    begun = time.monotonic()
+    with interrupted_after(0.05):
+        while time.monotonic() < begun + 60:
+            with suppress(Exception):
+                time.sleep(10)
+    assert time.monotonic() < begun + 9
 
 
 # What is made of figures ------------------------------------------------------------------------
