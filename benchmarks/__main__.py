@@ -34,7 +34,7 @@ def rows_of(
     few, two = (1, 1) if quick else (min(rounds, 3), min(rounds, 2))
     return {
         "emission": lambda: [scale.emission(courses, size) for size in sorted({some, many})],
-        "nodes": lambda: nodes.at_one_instant(arena, rounds, some),
+        "nodes": lambda: nodes.at_one_instant(arena, few, some, (1, 4) if quick else (1, 2, 4, 8)),
         "idle": lambda: scale.idle(courses, many),
         "start": lambda: scale.start(courses, many),
         "memory": lambda: scale.memory(courses, many),
@@ -44,7 +44,6 @@ def rows_of(
         "holder": lambda: failover.of_holder(arena, few),
         "heartbeats": lambda: heartbeats.heartbeats(arena, two, (20,) if quick else (100, 200), 20),
         "growth": lambda: growth.growth(courses, (100, 200) if quick else tuple(sizes)),
-        "more nodes": lambda: nodes.at_one_instant(arena, few, some, (1, 2, 4, 8)),
         "capacity": lambda: capacity.capacity(arena, few, 400 if quick else 10_000),
     }
 

@@ -12,14 +12,15 @@ from .arena import Arena, come_due
 from .figures import Line, Row
 
 
-def at_one_instant(arena: Arena, rounds: int, jobs: int, counts: tuple[int, ...] = (1, 4)) -> Row:
+def at_one_instant(arena: Arena, rounds: int, jobs: int, counts: tuple[int, ...]) -> Row:
     """Several nodes with the same jobs, all of which come due at one instant, under the default jitter."""
     seen: dict[int, list[dict[str, Any]]] = {count: [] for count in counts}
     calls = {count: _once(arena, jobs, count, counts=True)["calls"] for count in counts}
     for _ in range(rounds):
         for count in counts:
             seen[count].append(_once(arena, jobs, count))
-    lines = [_line(count, jobs, seen[count], calls[count]) for count in sorted(counts, reverse=True)]
+    four_first = sorted(counts, key=lambda count: (count != 4, count))
+    lines = [_line(count, jobs, seen[count], calls[count]) for count in four_first]
     return Row(
         f"{jobs:,} jobs at one instant",
         "from the instant at which all are due until the last one is published, by whichever node",

@@ -52,6 +52,13 @@ def test_what_is_due_is_claimed_and_recorded_in_portions(ran):
 
 
 @slow
+def test_a_portion_takes_as_many_sql_statements_whatever_its_size(ran):
+    calls, took = ran[OURS_SQL].calls['emit'], ran[OURS_SQL].emit[0]['seconds'] * JOBS
+    assert 4 == calls['INSERT'], 'one for each claim'
+    assert 4 * 13 <= calls.total() <= 4 * 13 + 5 * (1 + 2 * took), 'claims and records; and polls'
+
+
+@slow
 def test_between_polls_nothing_is_asked(ran):
     course = ran[OURS]
     calls, took = by_verb(course.calls['idle']), course.ticks * course.idle[0]['seconds']
