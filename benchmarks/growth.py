@@ -28,7 +28,11 @@ def growth(courses: Courses, sizes: tuple[int, ...]) -> list[Row]:
         ran |= {(one, size): course for one, course in courses.with_jobs(size, those).items()}
     rows = []
     for name, (unit, values, goal) in _OF.items():
-        lines = [Line("", _who(one, size), unit, values(course)) for (one, size), course in ran.items()]
+        of_emission = name in ("emission", "memory")
+        lines = [
+            Line("", _who(one, size), unit, values(course), note=_note(course, size) if of_emission else "")
+            for (one, size), course in ran.items()
+        ]
         lines.sort(key=lambda line: line.who.partition(":")[0] != OURS.who)
         rows.append(Row(f"growth: {name}", "by the number of jobs", goal, lines, _FAR))
     return rows
@@ -36,3 +40,8 @@ def growth(courses: Courses, sizes: tuple[int, ...]) -> list[Row]:
 
 def _who(one: Entrant, size: int) -> str:
     return f"{one.who}: {size:,} jobs"
+
+
+def _note(course: Course, size: int) -> str:
+    emitted = min(told["emitted"] for told in course.emit)
+    return "" if emitted >= size else f"over the first {emitted:,} of them"
