@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,10 @@ def rows_of(
 
 
 def main(words: list[str] | None = None) -> int:
-    """Measure, print and keep."""
+    """Measure, print and keep; 1 if some rows could not be measured."""
     asked = _asked(words)
     found: list[Row] = []
+    failed: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         arena = Arena(Path(folder), with_peers=not asked.without_peers, without=asked.without)
         with contextlib.closing(arena):
@@ -62,12 +64,19 @@ def main(words: list[str] | None = None) -> int:
             for name, make in rows_of(arena, courses, quick=asked.quick, most=asked.most).items():
                 if asked.only and not any(word in name for word in asked.only):
                     continue
-                made = make()
+                try:
+                    made = make()
+                except Exception:  # the other rows took long, too
+                    print(f"\n{name}:\n{traceback.format_exc()}", flush=True)
+                    failed.append(name)
+                    continue
                 new = [made] if isinstance(made, Row) else list(made)
                 found += new
                 print(f"\n{report.table(new)}", flush=True)
                 _keep(asked, report.as_json(found, rounds, machine), found)
-    return 0
+    if failed:
+        print(f"\nnot measured: {', '.join(failed)}")
+    return 1 if failed else 0
 
 
 def _keep(asked: Any, measured: dict[str, Any], rows: list[Row]) -> None:
