@@ -51,6 +51,7 @@ from .logged import speaking_as
 from .origins import GivenEntry, entries_of, notes_on
 from .patience import Patience
 from .plan import Plan
+from .portions import portions
 from .presence import by_the_clock, schedule_hash, take_leave, this_node
 from .protocol import Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
 from .results import Results
@@ -214,11 +215,12 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         return by_the_clock(replace(self.node, schedule=schedule_hash(jobs)), self.store)
 
     def _publish_due(self) -> None:
-        """Claim what came due, in chunks, and publish what was won."""
+        """Claim what came due, portion by portion, and publish what was won."""
         self.dispatcher.record()
         self.plan.young_since = self.store.young_since
         offers = self.plan.due(self.store.clock.now())
-        self._questions += [Question(new_nonce(), offers=some) for some in _offer_chunks(offers)]
+        some = portions(offers, most=CHUNK, node=self.node.id)
+        self._questions += [Question(new_nonce(), offers=portion) for portion in some]
         self._ask_all()
 
     def _ask_all(self) -> None:
@@ -501,17 +503,3 @@ def _store(config: Config) -> Store:
 
 def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
     return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))
-
-
-def _offer_chunks(offers: Sequence[Offer]) -> Iterable[list[Offer]]:
-    """Group offers so that a call holds about ``CHUNK`` slots; the slots of one job stay together."""
-    some: list[Offer] = []
-    slots = 0
-    for offer in offers:
-        if some and slots + len(offer.slots) > CHUNK:
-            yield some
-            some, slots = [], 0
-        some.append(offer)
-        slots += len(offer.slots)
-    if some:
-        yield some

@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -31,50 +32,58 @@ def rows_of(
     rounds = max(1, courses.rounds)
     some, many = (200, 200) if quick else (min(1_000, most), min(10_000, most))
     sizes = [size for size in (100, 1_000, 10_000, 100_000) if size <= most]
-    few = 1 if quick else min(rounds, 3)
+    few, two = (1, 1) if quick else (min(rounds, 3), min(rounds, 2))
     return {
         "emission": lambda: [scale.emission(courses, size) for size in sorted({some, many})],
-        "nodes": lambda: nodes.at_one_instant(arena, rounds, some),
+        "nodes": lambda: nodes.at_one_instant(arena, few, some, (1, 4) if quick else (1, 2, 4, 8)),
         "idle": lambda: scale.idle(courses, many),
         "start": lambda: scale.start(courses, many),
         "memory": lambda: scale.memory(courses, many),
-        "lateness": lambda: promptness.lateness(arena, few, 5 if quick else 30),
+        "lateness": lambda: promptness.lateness(arena, two, 5 if quick else 30),
         "walk": lambda: walk.row(rounds, 500 if quick else 10_000),
         "failover": lambda: failover.of_beat(arena, few, everybody=not quick),
         "holder": lambda: failover.of_holder(arena, few),
-        "heartbeats": lambda: heartbeats.heartbeats(arena, few, (20,) if quick else (100, 200), 20),
+        "heartbeats": lambda: heartbeats.heartbeats(arena, two, (20,) if quick else (100, 200), 20),
         "growth": lambda: growth.growth(courses, (100, 200) if quick else tuple(sizes)),
-        "more nodes": lambda: nodes.at_one_instant(arena, few, some, (1, 2, 4, 8)),
         "capacity": lambda: capacity.capacity(arena, few, 400 if quick else 10_000),
     }
 
 
 def main(words: list[str] | None = None) -> int:
-    """Measure, print and keep."""
+    """Measure, print and keep; 1 if some rows could not be measured."""
     asked = _asked(words)
     found: list[Row] = []
+    failed: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         arena = Arena(Path(folder), with_peers=not asked.without_peers, without=asked.without)
         with contextlib.closing(arena):
             rounds = asked.repeat or (1 if asked.quick else 5)
             courses = Courses(arena, 0 if asked.quick else rounds, patient=asked.patient)
-            print(", ".join(f"{name} {value}" for name, value in report.machine().items()), flush=True)
+            machine = report.machine()
+            print(", ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
             for name, make in rows_of(arena, courses, quick=asked.quick, most=asked.most).items():
                 if asked.only and not any(word in name for word in asked.only):
                     continue
-                made = make()
+                try:
+                    made = make()
+                except Exception:  # the other rows took long, too
+                    print(f"\n{name}:\n{traceback.format_exc()}", flush=True)
+                    failed.append(name)
+                    continue
                 new = [made] if isinstance(made, Row) else list(made)
                 found += new
                 print(f"\n{report.table(new)}", flush=True)
-                _keep(asked, found, rounds)
-    return 0
+                _keep(asked, report.as_json(found, rounds, machine), found)
+    if failed:
+        print(f"\nnot measured: {', '.join(failed)}")
+    return 1 if failed else 0
 
 
-def _keep(asked: Any, rows: list[Row], rounds: int) -> None:
+def _keep(asked: Any, measured: dict[str, Any], rows: list[Row]) -> None:
     if asked.write:
         asked.json, asked.plot = MEASURED, PICTURE
     if asked.json:
-        Path(asked.json).write_text(json.dumps(report.as_json(rows, rounds), indent=1) + "\n")
+        Path(asked.json).write_text(json.dumps(measured, indent=1) + "\n")
     if asked.plot:
         from .picture import draw
 

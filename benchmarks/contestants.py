@@ -118,12 +118,15 @@ class Ours(Contestant):
         super().start()
 
     def come_due(self, at: float) -> None:
-        """See Contestant: as by a deploy, all get another schedule, and the store is told."""
+        """See Contestant: as by a deploy, all get another schedule, and the store is told.
+
+        No whole tick: where that is not done in time, nothing may be published before another try.
+        """
         times = _daily(at).fire_times(timezone.utc)
         for job in self.scheduler.plan.jobs.values():
             job.times = times
         self.scheduler._registered_at = None
-        self.scheduler.tick()
+        self.scheduler._register()
 
 
 class Persistent(Contestant):

@@ -12,13 +12,24 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from anarchon_celery.stores import redis
+from anarchon_celery.stores.redis import _script
 
 #: What a client sends once for each connection.
 OF_CONNECTIONS = ("HELLO", "CLIENT", "SELECT", "AUTH", "PING", "INFO", "CONFIG")
 
 #: What goes with statements that do something, most of it in one request with them.
 FRAMES = ("BEGIN", "COMMIT", "ROLLBACK", "SET", "SAVEPOINT", "RELEASE", "SHOW")
+
+
+def by_verb(calls: Counter[str]) -> dict[str, int]:
+    """Return calls of our scripts by the verb; one that the server did not know is sent once more, whole."""
+    folder = Path(redis.__file__).with_name("lua")
+    verbs = {_script(file.stem)[1]: file.stem for file in folder.glob("*.lua")}
+    return {verbs.get(name, name): count for name, count in calls.items()}
 
 
 class RedisCalls:
@@ -44,7 +55,9 @@ class RedisCalls:
             with socket.create_connection(("127.0.0.1", self.port)) as speaker:
                 speaker.sendall(b"ECHO counted\r\n")
                 speaker.recv(100)
-            reader.join(30)
+            reader.join(60)
+            if reader.is_alive():
+                raise RuntimeError("the commands could not be counted: the reader is behind")
 
 
 def _read(lines: Any, found: Counter[str]) -> None:

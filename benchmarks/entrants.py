@@ -11,21 +11,25 @@ from .arena import Arena, come_due
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """One contestant on one kind of store. ``once_above``: with more jobs than that one round is enough."""
+    """One contestant on one kind of store.
+
+    ``once_above``: with more jobs one round is enough. ``has_store``: not a file, or nothing at all.
+    """
 
     who: str
     kind: str
     store: str
     is_peer: bool = False
+    has_store: bool = True
     once_above: int = 50_000
     farthest: int = 1_000_000  #: with more jobs one round takes longer than all others together
 
 
 OURS = Entrant("anarchon-celery, Redis", "ours", "redis")
 OURS_SQL = Entrant("anarchon-celery, PostgreSQL", "ours", "postgresql")
-BARE = Entrant("apply_async, no scheduler", "bare", "redis")
-CELERY = Entrant("celery beat, a file", "celery", "redis", once_above=2_000)
-REDBEAT = Entrant("celery-redbeat, Redis", "redbeat", "redis", is_peer=True)
+BARE = Entrant("apply_async, no scheduler", "bare", "redis", has_store=False)
+CELERY = Entrant("celery beat, a file", "celery", "redis", has_store=False, once_above=2_000)
+REDBEAT = Entrant("celery-redbeat, Redis", "redbeat", "redis", is_peer=True, once_above=2_000)
 DJANGO = Entrant(
     "django-celery-beat, PostgreSQL", "django", "postgresql", is_peer=True, once_above=500, farthest=1_000
 )
@@ -55,19 +59,28 @@ class Courses:
 
     def with_jobs(self, jobs: int, entrants: tuple[Entrant, ...] = EVERYBODY) -> dict[Entrant, Course]:
         """Have everybody go through a course with so many jobs, the rounds interleaved."""
-        those = [one for one in entrants if self.arena.has(one.who, is_peer=one.is_peer)]
-        those = [one for one in those if self.patient or jobs <= one.farthest]
+        those = [one for one in self._here(entrants) if self.patient or jobs <= one.farthest]
         new = [one for one in those if (one.who, jobs) not in self._run]
         for one in new:
             self._run[one.who, jobs] = Course()
-            # What is counted is not timed, but where one round takes minutes, and counting little.
-            times = self.rounds == 0 or (one.store == "postgresql" and jobs > one.once_above)
-            self._go(one, jobs, counts=True, times=times)
+            self._go(one, jobs, counts=True, times=self._times_what_it_counts(one, jobs))
         for number in range(self.rounds):
             for one in new:
-                if jobs <= one.once_above or (number == 0 and one.store == "redis"):
+                course = self._run[one.who, jobs]
+                if jobs <= one.once_above or (number == 0 and not course.emit):
                     self._go(one, jobs)
         return {one: self._run[one.who, jobs] for one in those}
+
+    def left_out(self, jobs: int) -> list[str]:
+        """Return who would be here, but needs too long with so many jobs."""
+        return [one.who for one in self._here(EVERYBODY) if jobs > one.farthest and not self.patient]
+
+    def _here(self, entrants: tuple[Entrant, ...]) -> list[Entrant]:
+        return [one for one in entrants if self.arena.has(one.who, is_peer=one.is_peer)]
+
+    def _times_what_it_counts(self, one: Entrant, jobs: int) -> bool:
+        """Only where a round takes minutes, and counting little: redbeat's many commands would be slower."""
+        return self.rounds == 0 or (jobs > one.once_above and one is not REDBEAT)
 
     def _go(self, entrant: Entrant, jobs: int, *, counts: bool = False, times: bool = True) -> None:
         """Go through one round."""

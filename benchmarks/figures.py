@@ -53,6 +53,7 @@ class Row:
     work: str
     goal: str
     lines: list[Line]
+    note: str = ""  #: what is to be known of the whole row
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -60,7 +61,9 @@ class Row:
             {**line.as_json(), "times_ours": line.ratio_to(self.lines[0])} | _cpu(line, self.lines[0])
             for line in self.lines
         ]
-        return {"name": self.name, "work": self.work, "goal": self.goal, "lines": lines}
+        return {
+            "name": self.name, "work": self.work, "goal": self.goal, "note": self.note, "lines": lines
+        }  # fmt: skip
 
 
 def _cpu(line: Line, first: Line) -> dict[str, float]:

@@ -9,8 +9,18 @@ from pathlib import Path
 from tests.processes import wait_until
 
 from .arena import Arena
+from .counting import by_verb
 from .failover import _cluster
 from .figures import Line, Row
+
+#: By default (s).
+HEARTBEAT = 10
+
+#: What else such a worker asks of the store, in words.
+_SAID = {
+    "register": "the worker's own sign of life (one each 15 s, whatever it runs)",
+    "EVAL": "a script that the server did not have yet",
+}
 
 
 def heartbeats(arena: Arena, rounds: int, running: tuple[int, ...], seconds: int) -> Row:
@@ -18,18 +28,23 @@ def heartbeats(arena: Arena, rounds: int, running: tuple[int, ...], seconds: int
     lines = []
     for count in sorted(running, reverse=True):
         seen = [_once(arena, count, seconds) for _ in range(rounds)]
-        values = [cpu for cpu, _calls in seen]
-        lines.append(Line("", f"{count} running", "% of a core", values, calls=seen[-1][1]))
+        calls = seen[-1][1]
+        renewals = calls.pop("renew", 0) / (seconds / HEARTBEAT)
+        others = ", ".join(f"{number} × {_SAID.get(verb, verb)}" for verb, number in sorted(calls.items()))
+        note = f"beside them in {seconds} s: {others or 'nothing'}"
+        lines.append(
+            Line("", f"{count} running", "% of a core", [cpu for cpu, _ in seen], calls=renewals, note=note)
+        )
     return Row(
         "heartbeats",
-        "tasks that wait in the threads of one worker, heartbeat 10 s; the process's CPU time less what it "
-        "needs with none; store calls for each heartbeat",
+        f"tasks that wait in the threads of one worker, heartbeat {HEARTBEAT} s; the process's CPU time less "
+        "what it needs with none; calls for each heartbeat, by which all leases are renewed",
         "one store call per process and heartbeat; 200 tasks under 1 % of a core", lines,
     )  # fmt: skip
 
 
-def _once(arena: Arena, count: int, seconds: int) -> tuple[float, float]:
-    """Return the CPU time in percent, and the store calls per heartbeat."""
+def _once(arena: Arena, count: int, seconds: int) -> tuple[float, dict[str, int]]:
+    """Return the CPU time in percent, and the store calls by verb."""
     jobs = {
         f"hold-{number}": {"task": "benchmarks.held", "schedule": "1d", "args": (600,)}
         for number in range(count)
@@ -46,7 +61,7 @@ def _once(arena: Arena, count: int, seconds: int) -> tuple[float, float]:
         beat.stop()
         with arena.counted("redis") as calls:
             busy = _percent(worker.pid, seconds)
-        return max(0.0, busy - idle), calls.total() / (seconds / 10)
+        return max(0.0, busy - idle), by_verb(calls)
 
 
 def _percent(pid: int, seconds: int) -> float:

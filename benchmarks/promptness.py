@@ -20,10 +20,11 @@ def lateness(arena: Arena, rounds: int, seconds: int) -> list[Row]:
         for one in those:
             seen[one].append(_late(arena, one, seconds))
     work = "one job each second; how far from a second after the last one (ours: from the full second) it is"
+    note = "What the others miss a second by adds up, because they count from the last one"
     return [
         Row(
             f"lateness, p{round(100 * part)}", work, goal,
-            [Line("", one.who, "ms", [percentile(late, part) for late in seen[one]]) for one in those],
+            [Line("", one.who, "ms", [percentile(late, part) for late in seen[one]]) for one in those], note,
         )
         for part, goal in ((0.5, "at most 3 ms"), (0.99, "at most 25 ms"))
     ]  # fmt: skip

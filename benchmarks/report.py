@@ -19,7 +19,10 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def _block(row: Row) -> str:
-    head = [f"{row.name}: {row.work}", *([f"  goal: {row.goal}"] if row.goal else [])]
+    head = [
+        f"{row.name}: {row.work}",
+        *(f"  {note}" for note in (row.goal and f"goal: {row.goal}", row.note) if note),
+    ]
     cells = [_cells(line, row.lines[0]) for line in row.lines]
     widths = [max(len(one[column]) for one in cells) for column in range(len(cells[0]))]
     for one in cells:
@@ -66,7 +69,8 @@ def written(measured: Mapping[str, Any]) -> str:
     parts = [_machine_in_words(measured)]
     for row in measured["rows"]:
         goal = f" Goal: {row['goal']}." if row["goal"] else ""
-        title = f"### {row['name']}\n\n{row['work']}.{goal}\n"
+        note = f" {row['note']}." if row.get("note") else ""
+        title = f"### {row['name']}\n\n{row['work']}.{goal}{note}\n"
         parts.append("\n".join([title, *head, *map(_written, row["lines"])]))
     return "\n\n".join(parts)
 
@@ -85,12 +89,17 @@ def _machine_in_words(measured: Mapping[str, Any]) -> str:
     it = measured["machine"]
     names = ("python", "celery", "kombu", "redis-py", "redis")
     versions = ", ".join(f"{name} {it[name]}" for name in names)
+    busy = (
+        " Other work kept it busy: absolute figures are several times what it takes alone."
+        if it["load"] > it["cores"] else ""
+    )  # fmt: skip
     return (
-        f"{it['cores']} cores ({it['processor']}), {it['system']}, {versions}; rounds: {measured['rounds']}. "
-        f"When it began, {it['load']} processes wanted to run there."
+        f"{it['cores']} cores ({it['processor']}), {it['system']}, {versions}. Rounds: {measured['rounds']}, "
+        "or fewer where one takes long; a figure without a spread is of one. "
+        f"When it began, {it['load']} processes wanted to run there.{busy}"
     )
 
 
-def as_json(rows: Iterable[Row], rounds: int) -> dict[str, Any]:
-    """Return all that was measured."""
-    return {"machine": machine(), "rounds": rounds, "rows": [row.as_json() for row in rows]}
+def as_json(rows: Iterable[Row], rounds: int, machine: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that was measured; the machine is as it was before."""
+    return {"machine": machine, "rounds": rounds, "rows": [row.as_json() for row in rows]}

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+import time
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
-from anarchon_celery.stores.redis import _script
 from benchmarks import __main__ as command
 from benchmarks import report, scale
 from benchmarks.arena import Arena
-from benchmarks.entrants import BARE, CELERY, OURS, OURS_SQL, Courses
+from benchmarks.counting import by_verb
+from benchmarks.entrants import BARE, CELERY, DJANGO, OURS, OURS_SQL, Courses
 from benchmarks.figures import Line, Row, percentile, shown
+from benchmarks.probe import interrupted_after
 
-JOBS = 450  # three chunks
+JOBS = 450  # three chunks to register, four portions to claim
 
 slow = pytest.mark.slow
-
-VERBS = {
-    _script(verb)[1]: verb
-    for verb in ('register', 'claim', 'sent', 'expired', 'redispatch', 'prune', 'release', 'leave')
-}
 
 
 @pytest.fixture(scope='module')
@@ -39,23 +37,25 @@ def ran(courses):
     return courses.with_jobs(JOBS, (OURS, OURS_SQL, BARE, CELERY))
 
 
-def by_verb(calls: Counter[str]) -> dict[str, int]:
-    """Calls by what they ask for; a script that the server did not know is sent once more, whole."""
-    return {VERBS.get(name, name): count for name, count in calls.items()}
-
-
 @slow
 def test_a_start_registers_in_chunks(ran):
     assert {'register': 3, 'expired': 1, 'prune': 1, 'EVAL': 3} == by_verb(ran[OURS].calls['start'])
 
 
 @slow
-def test_what_is_due_is_claimed_and_recorded_in_chunks(ran):
+def test_what_is_due_is_claimed_and_recorded_in_portions(ran):
     calls = by_verb(ran[OURS].calls['emit'])
     polls = calls.pop('expired', 0)
     assert polls <= 1 + 2 * ran[OURS].emit[0]['seconds'] * JOBS
-    assert {'claim': 3, 'sent': 3, 'EVAL': 2} == calls
+    assert {'claim': 4, 'sent': 4, 'EVAL': 2} == calls
     assert JOBS == ran[OURS].emitted
+
+
+@slow
+def test_a_portion_takes_as_many_sql_statements_whatever_its_size(ran):
+    calls, took = ran[OURS_SQL].calls['emit'], ran[OURS_SQL].emit[0]['seconds'] * JOBS
+    assert 4 == calls['INSERT'], 'one for each claim'
+    assert 4 * 13 <= calls.total() <= 4 * 13 + 5 * (1 + 2 * took), 'claims and records; and polls'
 
 
 @slow
@@ -88,6 +88,26 @@ def test_the_rows_say_who_took_how_many_times_as_long(courses, ran):
     assert text.startswith(f'one emission, {JOBS} due at once: ')
     assert f'1 ×  {OURS.who}' in text
     assert 1 == row.as_json()['lines'][0]['times_ours']
+
+
+# Who takes part, and for how long -------------------------------------------------------------------
+
+
+def test_a_row_says_who_is_not_in_it_and_why():
+    courses = Courses(SimpleNamespace(has=lambda who, is_peer: True), 1)
+    assert ([], [DJANGO.who]) == (courses.left_out(1_000), courses.left_out(10_000))
+    assert [] == Courses(courses.arena, 1, patient=True).left_out(10_000)
+    row = Row('start', 'it starts', 'soon', [Line('', 'we', 's', [1])], 'Left out: they')
+    assert '  goal: soon\n  Left out: they\n' in report.table([row])
+
+
+def test_who_takes_too_long_is_interrupted_whatever_it_catches():
+    begun = time.monotonic()
+    with interrupted_after(0.05):
+        while time.monotonic() < begun + 60:
+            with suppress(Exception):
+                time.sleep(10)
+    assert time.monotonic() < begun + 9
 
 
 # What is made of figures ------------------------------------------------------------------------

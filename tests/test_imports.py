@@ -10,7 +10,7 @@ ROOMS = [  # from the ground up; a new module gets its room here
     'errors durations slots wallclock daily forecast protocol youth ledger floors turns claiming holding'
     ' transitions folding trust patience requests logged endpoints',
     'stores',
-    'config crontexts moments zones sun chain clockwork schedules entries plan events headers drafts'
+    'config crontexts moments zones sun chain clockwork schedules entries plan portions events headers drafts'
     ' dispatch dispatcher scheduler decorators methods origins native interrupting verdicts lease board seat'
     ' keeper children agenda parent exits overrides returning unknown task worker fencing embedded results'
     ' unsupervised arguments presence signals outage measures tally relay alarm',

@@ -792,6 +792,31 @@ def test_a_heartbeat_and_a_task_share_a_handle(store):
 # Cost -------------------------------------------------------------------------------------------
 
 
+def test_a_heartbeat_tells_all_of_a_lease_only_where_its_run_is_not_found(store, client):
+    names = [f"job-{n:03}" for n in range(100)]
+    long = {"owner": "w" * 50, "task_id": "i" * 36, "arguments": "a" * 200, "trusted": True}
+    held = [Holding(key=claim.key, token="t" * 36, fence=1, **long) for claim in begin(store, *names)]
+    for one in held:
+        store.start(Start(key=one.key, token=one.token, worker="w"), now=T)
+    store.renew([], now=T)  # the server has the script
+
+    def renewed():
+        client.config_resetstat()
+        answers = [one.answer for one in store.renew(held, now=T)]
+        said = client.info()
+        calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        return answers, calls, said["total_net_input_bytes"]
+
+    answers, calls, size = renewed()
+    assert (["ok"] * 100, 1) == (answers, calls)
+    assert size < 100 * 150
+    client.delete(name_of(held[0].key))
+    client.hset(name_of(held[1].key), "token", "of another")
+    answers, calls, all_of_two = renewed()
+    assert (["ok", "lost", *["ok"] * 98], 2) == (answers, calls)
+    assert 500 < all_of_two - size < 2_000
+
+
 def test_a_look_without_work_and_a_prune_do_not_walk_the_history(store, client):
     store.register(BEAT, [Registration(job="first", hash="h")], now=T)
     for slot in range(T, T + 300, 50):

@@ -88,7 +88,7 @@ from .link import Call, Link, link_to, refuse_wrong_options
 from .subscription import Subscription
 from .versions import of_another_version, read_version, ways_from
 from .waking import WakeUps
-from .wire import claim_of, claimed, given, held, items, job_of, named, offered, requested, run_of
+from .wire import claim_of, claimed, given, held, items, job_of, named, offered, requested, restorable, run_of
 
 logger = logging.getLogger(__name__)
 
@@ -234,8 +234,20 @@ class RedisStore(Store):
         return Started(**(answer | {"fence": int(answer["fence"])}))
 
     def renew(self, holdings: Sequence[Holding], *, now: int | None = None) -> list[Renewal]:
-        """See :meth:`Store.renew`."""
-        answer = self._call("renew", now, leases=[held(one) for one in holdings])
+        """See :meth:`Store.renew`; what it takes to put a run back is told of those not found."""
+        answers = self._renewed([held(one) for one in holdings], now)
+        lost = [
+            place for place, (one, said) in enumerate(zip(holdings, answers, strict=True))
+            if one.trusted and said.answer == "lost"
+        ]  # fmt: skip
+        if lost:
+            again = self._renewed([restorable(holdings[place]) for place in lost], now)
+            for place, said in zip(lost, again, strict=True):
+                answers[place] = said
+        return answers
+
+    def _renewed(self, leases: Sequence[dict[str, Any]], now: int | None) -> list[Renewal]:
+        answer = self._call("renew", now, leases=leases)
         return [Renewal(**one, store=answer["store"]) for one in items(answer["leases"])]
 
     def finish(

@@ -33,11 +33,13 @@ def offered(offer: Offer) -> dict[str, Any]:
 
 
 def held(lease: Holding) -> dict[str, Any]:
-    """Return a lease; of one that its holder trusts, what it takes to put its run back."""
-    asked = named(lease.key) | {"token": lease.token}
-    if not lease.trusted:
-        return asked
-    return asked | given(
+    """Return a lease as a heartbeat names it: there are many of them."""
+    return named(lease.key) | {"token": lease.token}
+
+
+def restorable(lease: Holding) -> dict[str, Any]:
+    """Return a lease that its holder trusts, with what it takes to put its run back."""
+    return held(lease) | given(
         lease, "fence", "attempt", "lease", "owner", "task_id", "trigger", "dispatch", "claimed_at",
         "arguments", "overlap", "store",
     )  # fmt: skip

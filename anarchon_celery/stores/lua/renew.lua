@@ -1,7 +1,7 @@
 -- renew: move the deadline of each lease that is still held; an expired one too, if nobody took it. A run that
 -- the store has forgotten is put back.
--- Asked: leases [{job, slot, kind, token, and of one that is trusted: fence, attempt, lease, owner?, task_id?,
---        trigger, dispatch, claimed_at?, arguments?, overlap, store}]
+-- Asked: leases [{job, slot, kind, token, and of one that is trusted and was not found: fence, attempt, lease,
+--        owner?, task_id?, trigger, dispatch, claimed_at?, arguments?, overlap, store}]
 -- Answers: {leases [{answer, reason?}], store: the identity}
 -- Keys: run:<kind>:<slot>:<job>, deadlines; to put one back: jobs, job:<job>, active:<job> and the indexes of runs
 
