@@ -142,8 +142,8 @@ class Publisher:
             posted.draft = drafted(name, partial(self._send, letter, posted.task_id), producer)
         except NotSent as reason:
             posted.problem = reason
-        except Exception as reason:  # whatever it is, nothing is out
-            posted.problem = self._kept_in(reason)
+        except Exception as reason:  # of a route, say: whatever it is, the broker was not asked yet
+            posted.problem = NotSent(in_one_line(reason))
         return posted
 
     def _go_out(self, posted: Sequence[Posted], producer: Any, may_go: Callable[[], bool]) -> bool:
@@ -165,18 +165,13 @@ class Publisher:
         if posted.draft is None or posted.problem is not None:
             return
         try:
-            posted.draft.publish(producer)
+            posted.draft.publish(producer)  # its queue may have to be declared
         except Exception as reason:
-            posted.problem = self._kept_in(reason)
-            if isinstance(posted.problem, BrokerDown):  # the batch is broken, too
-                raise posted.problem from reason
-
-    def _kept_in(self, reason: Exception) -> NotSent:
-        """Say why a message did not even come as far as the broker's connection."""
-        if not is_of_connection(reason):
-            return NotSent(in_one_line(reason))
-        self.close()
-        return BrokerDown(in_one_line(reason))
+            posted.problem = NotSent(in_one_line(reason))
+            if is_of_connection(reason) or isinstance(reason, producer.connection.connection_errors):
+                self.close()
+                posted.problem = BrokerDown(in_one_line(reason))
+                raise posted.problem from reason  # the batch is broken, too
 
     # the connection -----------------------------------------------------------------------------
 
