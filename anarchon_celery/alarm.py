@@ -45,8 +45,8 @@ class Alarm:
         self.is_set = False
 
     def set(self) -> None:
-        """Begin to listen."""
-        wake_ups = None if self.is_set else self._store.wake_ups()
+        """Begin to listen; not under eventlet, where no other thread may wake a greenlet."""
+        wake_ups = None if self.is_set or native.green() == "eventlet" else self._store.wake_ups()
         if wake_ups is not None:
             self.is_set = True
             native.start_thread(partial(self._listen, wake_ups), "anarchon-alarm")

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import select
+import subprocess
 import sys
 import threading
 import time
@@ -219,6 +220,35 @@ def test_one_that_may_not_listen_says_so_once_and_tries_again(refused, own_redis
         client.acl_setuser('beat', enabled=True, nopass=True, channels=['*'])
     assert refused.sleep(30)
     assert 'no wake-ups' not in caplog.text, 'it was said before this test'
+
+
+SLEEPER = """
+import {patched}
+import sys
+from anarchon_celery.alarm import Alarm
+from anarchon_celery.stores import open_store
+
+store = open_store(sys.argv[1])
+alarm = Alarm(store, 'one:1')
+alarm.set()
+print(alarm.is_set, alarm.sleep(20 if alarm.is_set else 0.01))
+alarm.close()
+"""
+
+PATCHED = {
+    'gevent': 'gevent.monkey; gevent.monkey.patch_all()',
+    'eventlet': 'warnings; warnings.simplefilter("ignore"); import eventlet; eventlet.monkey_patch()',
+}
+
+
+@pytest.mark.parametrize(('library', 'said'), [('gevent', 'True True'), ('eventlet', 'False False')])
+def test_a_greenlet_that_sleeps_is_woken_if_the_library_can(redis_url, library, said):
+    pytest.importorskip(library)
+    script = SLEEPER.format(patched=PATCHED[library])
+    ran = subprocess.run(
+        [sys.executable, '-c', script, redis_url], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (0, said) == (ran.returncode, ran.stdout.strip()), ran.stderr
 
 
 def test_a_signal_may_stop_a_beat_at_any_line_of_its_sleep():
