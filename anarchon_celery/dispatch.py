@@ -201,10 +201,16 @@ class Publisher:
                 channel = self._connect().channel()
                 self._producer = self.app.amqp.Producer(channel, auto_declare=False)
             except Exception as reason:
-                where = self._connection.as_uri() if self._connection is not None else "the broker"
+                why = self._why_not(reason)
                 self.close()
-                raise BrokerDown(f"{where} does not answer: {in_one_line(reason)}") from reason
+                raise BrokerDown(why) from reason
         return self._producer
+
+    def _why_not(self, reason: Exception) -> str:
+        if self._connection is None:  # its URL cannot be read, and what is said of it may hold the password
+            what = f"its URL cannot be read ({type(reason).__name__})"
+            return f"the broker does not answer: {what}: is a / in the password written as %2F?"
+        return f"{self._connection.as_uri(mask='***')} does not answer: {in_one_line(reason)}"
 
     def _connect(self) -> Any:
         """Connect with timeouts below the claim's, which Celery's defaults for publishers lack."""
