@@ -28,6 +28,10 @@ REST = 0.05
 AT_ONCE = 1.0
 
 
+#: How long one that may not listen leaves it at that (seconds): rights change, and a replica is promoted.
+AGAIN_AFTER = 60.0
+
+
 class Alarm:
     """Waits for wake-ups in a thread of its own, once it is set."""
 
@@ -37,11 +41,12 @@ class Alarm:
         self._rings = threading.Event()
         self._patience = Patience()
         self._closed = False
+        self._refused = False  #: and said so
         self.is_set = False
 
     def set(self) -> None:
-        """Begin to listen."""
-        wake_ups = None if self.is_set else self._store.wake_ups()
+        """Begin to listen; not under eventlet, where no other thread may wake a greenlet."""
+        wake_ups = None if self.is_set or native.green() == "eventlet" else self._store.wake_ups()
         if wake_ups is not None:
             self.is_set = True
             native.start_thread(partial(self._listen, wake_ups), "anarchon-alarm")
@@ -54,9 +59,11 @@ class Alarm:
         return False
 
     def close(self) -> None:
-        """Listen no more; who sleeps is woken."""
+        """Listen no more.
+
+        No lock is taken: the handler of a signal calls this, in the middle of a sleep that may have it.
+        """
         self._closed = True
-        self._rings.set()
 
     def _listen(self, wake_ups: WakeUps) -> None:
         try:
@@ -70,17 +77,29 @@ class Alarm:
             try:
                 self._wait_once(wake_ups)
             except StoreUnusable as reason:
-                emit(Noted(f"no wake-ups, so runs that are given back wait for the next poll: {reason}"))
-                return
+                self._say(reason)
+                self._rest(AGAIN_AFTER)
             except StoreError:  # the beat's own calls tell of that
-                native.sleep(self._patience.begin(monotonic()))
+                self._rest(self._patience.begin(monotonic()))
             except Exception as reason:  # a beat without wake-ups polls
                 emit(TickFailed(in_one_line(reason)))
                 return
 
+    def _say(self, reason: StoreUnusable) -> None:
+        """Say it once, until it is not so any more."""
+        if not self._refused:
+            self._refused = True
+            emit(Noted(f"no wake-ups, so runs that are given back wait for the next poll: {reason}"))
+
+    def _rest(self, seconds: float) -> None:
+        until = monotonic() + seconds
+        while not self._closed and (left := until - monotonic()) > 0:
+            native.sleep(min(left, AT_ONCE))
+
     def _wait_once(self, wake_ups: WakeUps) -> None:
         if wake_ups.wait(AT_ONCE):
             self._patience.end()
+            self._refused = False
             native.sleep(random.uniform(0, SPREAD))
             self._rings.set()
             native.sleep(REST)

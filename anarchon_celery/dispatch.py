@@ -142,8 +142,8 @@ class Publisher:
             posted.draft = drafted(name, partial(self._send, letter, posted.task_id), producer)
         except NotSent as reason:
             posted.problem = reason
-        except Exception as reason:  # whatever it is, nothing is out
-            posted.problem = self._kept_in(reason)
+        except Exception as reason:  # of a route, say: whatever it is, the broker was not asked yet
+            posted.problem = NotSent(in_one_line(reason))
         return posted
 
     def _go_out(self, posted: Sequence[Posted], producer: Any, may_go: Callable[[], bool]) -> bool:
@@ -165,18 +165,13 @@ class Publisher:
         if posted.draft is None or posted.problem is not None:
             return
         try:
-            posted.draft.publish(producer)
+            posted.draft.publish(producer)  # its queue may have to be declared
         except Exception as reason:
-            posted.problem = self._kept_in(reason)
-            if isinstance(posted.problem, BrokerDown):  # the batch is broken, too
-                raise posted.problem from reason
-
-    def _kept_in(self, reason: Exception) -> NotSent:
-        """Say why a message did not even come as far as the broker's connection."""
-        if not is_of_connection(reason):
-            return NotSent(in_one_line(reason))
-        self.close()
-        return BrokerDown(in_one_line(reason))
+            posted.problem = NotSent(in_one_line(reason))
+            if is_of_connection(reason) or isinstance(reason, producer.connection.connection_errors):
+                self.close()
+                posted.problem = BrokerDown(in_one_line(reason))
+                raise posted.problem from reason  # the batch is broken, too
 
     # the connection -----------------------------------------------------------------------------
 
@@ -206,10 +201,16 @@ class Publisher:
                 channel = self._connect().channel()
                 self._producer = self.app.amqp.Producer(channel, auto_declare=False)
             except Exception as reason:
-                where = self._connection.as_uri() if self._connection is not None else "the broker"
+                why = self._why_not(reason)
                 self.close()
-                raise BrokerDown(f"{where} does not answer: {in_one_line(reason)}") from reason
+                raise BrokerDown(why) from reason
         return self._producer
+
+    def _why_not(self, reason: Exception) -> str:
+        if self._connection is None:  # its URL cannot be read, and what is said of it may hold the password
+            what = f"its URL cannot be read ({type(reason).__name__})"
+            return f"the broker does not answer: {what}: is a / in the password written as %2F?"
+        return f"{self._connection.as_uri(mask='***')} does not answer: {in_one_line(reason)}"
 
     def _connect(self) -> Any:
         """Connect with timeouts below the claim's, which Celery's defaults for publishers lack."""

@@ -61,7 +61,10 @@ def main(words: list[str] | None = None) -> int:
             courses = Courses(arena, 0 if asked.quick else rounds, patient=asked.patient)
             machine = report.machine()
             print(", ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
-            for name, make in rows_of(arena, courses, quick=asked.quick, most=asked.most).items():
+            rows = rows_of(arena, courses, quick=asked.quick, most=asked.most)
+            if nowhere := [word for word in asked.only or () if not any(word in name for name in rows)]:
+                raise SystemExit(f"no row is called {', '.join(nowhere)}: there are {', '.join(rows)}")
+            for name, make in rows.items():
                 if asked.only and not any(word in name for word in asked.only):
                     continue
                 try:

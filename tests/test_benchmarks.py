@@ -136,6 +136,11 @@ def test_the_page_has_what_was_measured_and_nothing_by_hand():
     assert command.page(text, json.loads(command.MEASURED.read_text())) == text
 
 
+def test_a_row_that_there_is_not_is_told():
+    with pytest.raises(SystemExit, match='called first fire times: there are emission, .*walk'):
+        command.main(['--only', 'first fire times', '--quick', '--without-peers'])
+
+
 def test_the_picture_can_be_drawn(tmp_path):
     pytest.importorskip('matplotlib')
     from benchmarks.picture import draw

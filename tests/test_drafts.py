@@ -200,38 +200,51 @@ def test_many_go_out_in_one_request(desk, monkeypatch):
 
 @pytest.fixture
 def told():
-    """What is told by Celery's signals, by whom, and how many messages were out then."""
-    seen, look = [], []
+    """What one of Celery's signals tells, of whom, and how many messages were out then."""
+    seen, look, connected = [], [], []
 
-    def before(sender, **how):
-        seen.append(('before', sender, look[0]()))
+    def listen(signal, count):
+        look.append(count)
+        signal.connect(receive)
+        connected.append(signal)
+        return seen
 
-    def after(sender, **how):
-        seen.append(('after', sender, look[0](), sorted(how)))
+    def receive(sender, **how):
+        seen.append((sender, look[0](), sorted(how)))
 
-    signals.before_task_publish.connect(before)
-    signals.after_task_publish.connect(after)
-    yield lambda count: look.append(count) or seen
-    signals.before_task_publish.disconnect(before)
-    signals.after_task_publish.disconnect(after)
+    yield listen
+    for signal in connected:
+        signal.disconnect(receive)
 
 
 def test_it_is_told_that_a_message_was_sent_when_it_was_sent(desk, told):
-    seen = told(desk.count)
+    seen = told(signals.after_task_publish, desk.count)
     for one in desk.post({}, {}):
         one.announce()
-    after = ('after', 'proj.sync', 2, ['body', 'exchange', 'headers', 'routing_key', 'signal'])
-    assert [('before', 'proj.sync', 0)] * 2 + [after] * 2 == seen
-    seen.clear()
+    after = ('proj.sync', 2, ['body', 'exchange', 'headers', 'routing_key', 'signal'])
+    assert [after] * 2 == seen
     desk.task.apply_async()
-    assert after[3] == seen[-1][3], 'as Celery tells it'
+    assert after[2] == seen[-1][2], 'as Celery tells it'
+
+
+def test_it_is_told_of_each_message_before_any_is_out(desk, told):
+    seen = told(signals.before_task_publish, desk.count)
+    desk.post({}, {})
+    assert [('proj.sync', 0)] * 2 == [one[:2] for one in seen]
 
 
 def test_of_a_message_that_is_not_out_it_is_not_told(desk, told):
-    seen = told(desk.count)
+    seen = told(signals.after_task_publish, desk.count)
     for one in desk.post({'args': (object(),)}, {}):
         one.announce()
-    assert ['before', 'before', 'after'] == [one[0] for one in seen]
+    assert 1 == len(seen)
+
+
+def test_who_is_told_before_and_after_sees_one_message_after_the_other(desk, told):
+    told(signals.before_task_publish, desk.count)
+    assert may_be_drafted(desk.app, desk.task)
+    told(signals.after_task_publish, desk.count)
+    assert not may_be_drafted(desk.app, desk.task)
 
 
 def test_what_a_receiver_puts_into_the_headers_is_in_the_message(desk):
@@ -262,33 +275,53 @@ def around(function):
     return wrapper
 
 
+class Around:
+    """What stands around a function and has all that it has, as wrapt makes them for tracers."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __getattr__(self, name):
+        return getattr(self.function, name)
+
+    def __call__(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+
 def test_a_task_with_a_way_of_its_own_to_be_sent_is_not_drafted(desk):
     own = desk.app.task(name='proj.own', base=Own, shared=False)(task)
     assert may_be_drafted(desk.app, desk.task)
     assert not may_be_drafted(desk.app, own)
 
 
-@pytest.mark.parametrize('where', ['task', 'class', 'app', 'amqp', 'event', 'sent'])
-def test_nothing_is_drafted_where_sending_is_watched(desk, monkeypatch, where):
+@pytest.mark.parametrize('wrap', [around, Around])
+@pytest.mark.parametrize('where', ['task', 'class', 'app', 'amqp'])
+def test_nothing_is_drafted_where_sending_is_wrapped(desk, monkeypatch, where, wrap):
     if where == 'task':
-        monkeypatch.setattr(desk.task, 'apply_async', around(desk.task.apply_async), raising=False)
+        monkeypatch.setattr(desk.task, 'apply_async', wrap(desk.task.apply_async), raising=False)
     elif where == 'class':
-        monkeypatch.setattr(Task, 'apply_async', around(Task.apply_async))
+        monkeypatch.setattr(Task, 'apply_async', wrap(Task.apply_async))
     elif where == 'app':
-        monkeypatch.setattr(desk.app, 'send_task', around(desk.app.send_task))
-    elif where == 'amqp':
-        monkeypatch.setattr(desk.app.amqp, 'send_task_message', around(desk.app.amqp.send_task_message))
-    elif where == 'event':
-        desk.app.conf.task_send_sent_event = True
+        monkeypatch.setattr(desk.app, 'send_task', wrap(desk.app.send_task))
     else:
-        monkeypatch.setattr(signals.task_sent, 'receivers', [object()])
+        monkeypatch.setattr(desk.app.amqp, 'send_task_message', wrap(desk.app.amqp.send_task_message))
     assert not may_be_drafted(desk.app, desk.task)
 
 
-def test_a_wrapped_producer_is_not_given_batches(desk, monkeypatch):
+def test_nothing_is_drafted_where_each_sending_is_told(desk, monkeypatch):
+    with monkeypatch.context() as told:
+        told.setattr(signals.task_sent, 'receivers', [object()])
+        assert not may_be_drafted(desk.app, desk.task)
+    assert may_be_drafted(desk.app, desk.task)
+    desk.app.conf.task_send_sent_event = True
+    assert not may_be_drafted(desk.app, desk.task)
+
+
+@pytest.mark.parametrize('wrap', [around, Around])
+def test_a_wrapped_producer_is_not_given_batches(desk, monkeypatch, wrap):
     producer = desk.publisher.connected()
     assert may_be_batched(producer)
-    monkeypatch.setattr(kombu.Producer, 'publish', around(kombu.Producer.publish))
+    monkeypatch.setattr(kombu.Producer, 'publish', wrap(kombu.Producer.publish))
     assert not may_be_batched(producer)
 
 
@@ -339,6 +372,18 @@ def test_a_route_that_raises_keeps_its_message_in(desk):
     assert 0 == desk.count()
 
 
+def test_a_route_that_does_not_reach_its_own_server_is_not_the_broker_that_is_down(desk):
+    def route(name, args, *more, **how):
+        if args:
+            raise ConnectionRefusedError(111, 'the table of routes')
+
+    desk.app.conf.task_routes = [route]
+    good, bad, other = desk.post({}, {'args': (1,)}, {})
+    assert [None, NotSent, None] == [one.problem and type(one.problem) for one in (good, bad, other)]
+    assert 2 == desk.count()
+    assert desk.publisher._producer is not None
+
+
 def test_what_may_go_no_more_stays(desk):
     assert [] == desk.post({}, {}, may_go=lambda: False)
     assert 0 == desk.count()
@@ -370,6 +415,26 @@ def test_messages_whose_answer_was_lost_may_be_out(redis_server, redis_url, desk
     assert 1 == wire.cuts, 'and it was not tried again'
     with redis_server.client() as client:
         assert 3 == client.llen(desk.queue), 'they are out'
+    desk.close()
+    wire.close()
+
+
+@pytest.mark.parametrize('step', [b'LLEN', b'SADD'], ids=['queue', 'binding'])
+def test_a_connection_that_is_cut_while_a_queue_is_declared_is_a_broker_that_is_down(
+    redis_server, redis_url, desk_at, step
+):
+    wire = Wire(redis_server.port, cut_after=b'')
+    desk = desk_at(f'redis://127.0.0.1:{wire.port}/0')
+    desk.publisher.connected()
+    wire.cut_after = step
+    posted = desk.publisher.post(desk.letters({}, {}), lambda: True)
+    assert 1 == wire.cuts
+    assert [BrokerDown, BrokerDown] == [type(one.problem) for one in posted], [one.problem for one in posted]
+    assert desk.publisher._producer is None
+    with redis_server.client() as client:
+        assert 0 == client.llen(desk.queue)
+    wire.cut_after = b''
+    assert [None, None] == [one.problem for one in desk.post({}, {})]
     desk.close()
     wire.close()
 

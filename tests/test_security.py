@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from celery import Celery
 
 import anarchon_celery
+from anarchon_celery.dispatch import BrokerDown, Publisher
 from anarchon_celery.endpoints import endpoints
 from anarchon_celery.errors import StoreUnusable
 from anarchon_celery.protocol import (
@@ -323,6 +326,23 @@ def test_no_command_shows_a_password(command):
         desk.close()
     assert 'secret' not in result.output
     assert 0 != result.exit_code
+
+
+@pytest.mark.parametrize(
+    ('url', 'shown'),
+    [
+        ('redis://:secret@127.0.0.1:{port}/0', 'redis://:***@'),
+        ('amqp://u:secret@127.0.0.1:{port}//', 'amqp://u:***@'),
+        ('redis://:secret/s@127.0.0.1:{port}/0', '%2F'),  # its password is taken for a port
+        ('redis://127.0.0.1:{port}/0?password=secret', 'cannot be read'),
+    ],
+)
+def test_a_broker_that_does_not_answer_is_shown_without_its_password(url, shown):
+    app = Celery('proj', broker=url.format(port=free_port()), set_as_current=False)
+    with pytest.raises(BrokerDown, match=re.escape(shown)) as told:
+        Publisher(app, patience=1).connected()
+    assert 'secret' not in str(told.value)
+    app.close()
 
 
 def test_no_password_is_kept_in_the_store(stage, tmp_path):

@@ -9,6 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from anarchon_celery import Scheduler
 from tests.test_returning import of_another_version, rooms
 from tests.test_task import as_in_a_worker, log, make_stage, stage
 
@@ -45,6 +46,20 @@ def test_a_run_is_a_child_of_its_publication(stage, traced):
     assert ([(SENT, None), (RUN, SENT)], 1) == family(traced())
     assert {"anarchon", "traceparent"} <= {*stage.log[0]}
     assert "succeeded" == stage.run(key).state
+
+
+def test_publications_that_are_due_together_are_traces_of_their_own(stage, traced, redis_url):
+    @stage.task()
+    def job(self):
+        """Its messages stay where they are."""
+
+    stage.app.conf.broker_url = redis_url
+    stage.app.conf.beat_schedule = {f"job-{n}": {"task": job.name, "schedule": 1} for n in range(4)}
+    beat = Scheduler(app=stage.app)
+    stage.beats.append(beat)
+    beat.tick()
+    assert beat.publisher.connected().connection.transport.driver_type == "redis"
+    assert ([(SENT, None)] * 4, 4) == family(traced())
 
 
 def test_a_takeover_is_a_trace_of_its_own(stage, traced):

@@ -4,9 +4,14 @@ That a step which gives runs back wakes who listens, and no other step, is the c
 """
 
 import contextlib
+import itertools
 import logging
+import select
+import subprocess
+import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 from celery import Celery
@@ -88,6 +93,25 @@ def test_a_server_that_hangs_is_found_out_and_listened_to_again(listened, monkey
     assert listened.wake_ups.wait(10)
 
 
+def test_what_comes_while_the_server_is_asked_is_heard(listened, monkeypatch):
+    monkeypatch.setattr('anarchon_celery.stores.waking.ASK_EVERY', 0)
+    listened.trigger()
+    assert listened.wake_ups.wait(10)
+
+
+def test_what_came_with_an_answer_is_heard_though_the_socket_has_nothing_more(postgresql_server):
+    postgresql_server.empty('anarchon')
+    listened = Listened('postgresql', postgresql_server)
+    try:
+        listened.trigger()
+        pgconn = listened.wake_ups._connection.pgconn
+        assert select.select([pgconn.socket], [], [], 10)[0]
+        pgconn.consume_input()  # as a query does that reads its own answer and what follows
+        assert listened.wake_ups.wait(0.1)
+    finally:
+        listened.close()
+
+
 def test_who_publishes_without_an_end_does_not_keep_a_beat_reading(redis_server):
     redis_server.flush()
     listened = Listened('redis', redis_server)
@@ -104,11 +128,13 @@ def test_who_publishes_without_an_end_does_not_keep_a_beat_reading(redis_server)
 def test_whatever_is_published_a_beat_is_woken_twenty_times_a_second_at_most(redis_server):
     redis_server.flush()
     listened = Listened('redis', redis_server)
-    alarm, woken, begun = Alarm(listened.store, 'one:1'), 0, time.monotonic()
+    alarm, woken = Alarm(listened.store, 'one:1'), 0
     alarm.set()
     try:
+        assert alarm.sleep(30)  # the first one, when it is connected
+        begun = time.monotonic()
         with redis_server.client() as client:
-            while time.monotonic() < begun + 1:
+            while time.monotonic() < begun + 1 or (not woken and time.monotonic() < begun + 20):
                 client.publish('{anarchon}:wake', 'x')
                 woken += alarm.sleep(0)
             took = time.monotonic() - begun
@@ -174,12 +200,84 @@ def test_an_alarm_outlives_its_connection(listened, alarm):
         assert alarm.sleep(30)
 
 
-def test_one_that_may_not_listen_says_so_once(without_channels, caplog):
+@pytest.fixture
+def refused(without_channels, caplog, monkeypatch):
+    """An alarm that may not listen and said so; it tries again soon."""
+    monkeypatch.setattr('anarchon_celery.alarm.AGAIN_AFTER', 0.1)
     caplog.set_level(logging.INFO, 'anarchon_celery')
-    alarm = Alarm(without_channels, 'one:1')
-    alarm.set()
+    made = Alarm(without_channels, 'one:1')
+    made.set()
     wait_until(lambda: 'no wake-ups, so runs that are given back wait for the next poll' in caplog.text)
-    assert not alarm.sleep(0.01)
+    yield made
+    made.close()
+    wait_until(lambda: 'anarchon-alarm' not in {thread.name for thread in threading.enumerate()}, 20)
+
+
+def test_one_that_may_not_listen_says_so_once_and_tries_again(refused, own_redis_server, caplog):
+    with own_redis_server.client() as client:
+        wait_until(lambda: client.info('commandstats')['cmdstat_subscribe']['rejected_calls'] > 2)
+        assert not refused.sleep(0.01)
+        client.acl_setuser('beat', enabled=True, nopass=True, channels=['*'])
+    assert refused.sleep(30)
+    assert 'no wake-ups' not in caplog.text, 'it was said before this test'
+
+
+SLEEPER = """
+import {patched}
+import sys
+from anarchon_celery.alarm import Alarm
+from anarchon_celery.stores import open_store
+
+store = open_store(sys.argv[1])
+alarm = Alarm(store, 'one:1')
+alarm.set()
+print(alarm.is_set, alarm.sleep(20 if alarm.is_set else 0.01))
+alarm.close()
+"""
+
+PATCHED = {
+    'gevent': 'gevent.monkey; gevent.monkey.patch_all()',
+    'eventlet': 'warnings; warnings.simplefilter("ignore"); import eventlet; eventlet.monkey_patch()',
+}
+
+
+@pytest.mark.parametrize(('library', 'said'), [('gevent', 'True True'), ('eventlet', 'False False')])
+def test_a_greenlet_that_sleeps_is_woken_if_the_library_can(redis_url, library, said):
+    pytest.importorskip(library)
+    script = SLEEPER.format(patched=PATCHED[library])
+    ran = subprocess.run(
+        [sys.executable, '-c', script, redis_url], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (0, said) == (ran.returncode, ran.stdout.strip()), ran.stderr
+
+
+def test_a_signal_may_stop_a_beat_at_any_line_of_its_sleep():
+    for line in itertools.count():
+        alarm = Alarm(open_store('memory://waking'), 'one:1')
+        if not interrupted(partial(alarm.sleep, 0.01), alarm.close, line):
+            break
+    assert line > 5
+
+
+def interrupted(work, handler, at: int) -> bool:
+    """Call a handler in the midst of work, before one of its lines; false if it has not so many."""
+    lines, came = itertools.count(), []
+
+    def trace(frame, event, _):
+        if event == 'line' and next(lines) == at:
+            came.append(f'{frame.f_code.co_name}:{frame.f_lineno}')
+            handler()
+        return trace
+
+    def traced():
+        sys.settrace(trace)
+        work()
+
+    thread = threading.Thread(target=traced, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), f'it hangs, having been interrupted at {came}'
+    return bool(came)
 
 
 def test_a_store_that_tells_nobody_leaves_the_sleep_to_celery():

@@ -55,12 +55,16 @@ class Notifications(WakeUps):
 
     def _hears(self, seconds: float) -> bool:
         with self._told():
+            self._take()  # what came with an answer is read already: the socket has nothing of it
             if not self._heard and self._is_readable(seconds):
                 self._connection.pgconn.consume_input()
-                while self._connection.pgconn.notifies() is not None:
-                    self._heard = True
+                self._take()
         heard, self._heard = self._heard, False
         return heard
+
+    def _take(self) -> None:
+        while self._connection.pgconn.notifies() is not None:
+            self._heard = True
 
     def _is_readable(self, seconds: float) -> bool:
         waiting = select.poll()

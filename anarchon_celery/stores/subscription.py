@@ -24,17 +24,18 @@ class Subscription(WakeUps):
         self._channel = channel
         self._pubsub: Any = None
         self._server: object = None  #: which of the link's servers it is at
+        self._heard = False  #: something, while the answer to a question was waited for
 
     def _has_moved(self) -> bool:
         return self._server is not self._link.server
 
     def _connect(self) -> None:
         self._server = self._link.server
-        self._pubsub = self._link.subscribe(self._channel)
+        self._pubsub, self._heard = self._link.subscribe(self._channel), False
 
     def _hears(self, seconds: float) -> bool:
-        said = self._next(seconds)
-        if said is None or said["type"] != "message":
+        heard, self._heard = self._heard, False
+        if not heard and not self._is_message(self._next(seconds)):
             return False
         for _ in range(MOST_AT_ONCE - 1):
             if self._next(0.0) is None:
@@ -44,8 +45,14 @@ class Subscription(WakeUps):
     def _ask(self) -> None:
         with self._link.told():
             self._pubsub.ping()
-        if self._next(ANSWER_WITHIN) is None:
+        said = self._next(ANSWER_WITHIN)
+        if said is None:
             raise StoreUnreachable(f"{self._link.shown} did not answer within {ANSWER_WITHIN:g} s")
+        self._heard = self._is_message(said)  # it came before the answer, which is read later then
+
+    @staticmethod
+    def _is_message(said: dict[str, Any] | None) -> bool:
+        return said is not None and said["type"] == "message"
 
     def _next(self, seconds: float) -> dict[str, Any] | None:
         with self._link.told():
