@@ -10,6 +10,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from anarchon_celery.durations import milliseconds
@@ -101,28 +102,31 @@ class Watch:
                 process.asked_more = True
             if verb == 'register' and self.knew is not None:
                 self._jobs_are_known(process, ledger)
-            if verb == 'prune':  # a skip that went into the row of another has no record of its own any more
+            if verb == 'prune' and answer:  # a skip that went into another's row has no record any more
                 self.runs = {key: run for key, run in self.runs.items() if key in ledger.runs}
-            for run in list(ledger.changed_runs.values()):
-                self._changed(process, verb, now, ledger, run)
-            for job in {run.job for run in ledger.changed_runs.values()}:
-                self._waits_for_something(verb, ledger, job)
             if ledger.changed_runs:
-                self.cluster.deadlines_moved(ledger.changed_runs.values(), now)
+                self._have_changed(process, verb, now, ledger)
             return answer
 
         return observed
 
-    def _changed(self, process: Process, verb: str, now: int, ledger: Any, run: Run) -> None:
-        before = self.runs.get(run.key)
-        self.runs[run.key] = run
-        self.digest = zlib.crc32(f'{now} {verb} {process} {run.key} {run.state}'.encode(), self.digest)
-        self.history[run.key].append(Change(self.world.now, now, verb, process, run))
+    def _have_changed(self, process: Process, verb: str, now: int, ledger: Any) -> None:
+        for key, run in list(ledger.changed_runs.items()):
+            self._changed(process, verb, now, ledger, key, run)
+        for job in {key.job for key in ledger.changed_runs}:
+            self._waits_for_something(verb, ledger, job)
+        self.cluster.deadlines_moved(ledger.changed_runs.values(), now)
+
+    def _changed(self, process: Process, verb: str, now: int, ledger: Any, key: RunKey, run: Run) -> None:
+        before = self.runs.get(key)
+        self.runs[key] = run
+        self.digest = zlib.crc32(f'{now} {verb} {process} {_named(key)} {run.state}'.encode(), self.digest)
+        self.history[key].append(Change(self.world.now, now, verb, process, run))
         if before is None and run.kind in ('scheduled', 'leapt'):
             self._decided(verb, now, run)
         self._is_in_order(verb, before, ledger, run)
         if self._is_taken_from_its_claimer(verb, before, run):
-            self.maybe_sent[run.key] += not self.sent[run.key, run.dispatch]
+            self.maybe_sent[key] += not self.sent[key, run.dispatch]
         if verb == 'start' and run.state == 'running' and (before is None or before.token != run.token):
             self._started(ledger, run)
         if verb == 'redispatch' and before is not None:
@@ -368,6 +372,11 @@ class Watch:
             self.say('4 fence', f'{body.key} wrote with {body.fence}, after one that was started later')
         self.counts['stale writes let in by the control'] += minted < latest
         self.written[what] = max(highest, body.fence), max(latest, minted)
+
+
+@cache
+def _named(key: RunKey) -> str:
+    return str(key)
 
 
 def _shown(lease: Any) -> str:

@@ -38,8 +38,8 @@ class Host(HostClock):
     def counted(self) -> float:
         return self._counted + (self._world.now - self._since) * self.rate
 
-    def monotonic(self) -> float:
-        return 1000 + self.counted() / 1000
+    def monotonic(self) -> float:  # asked more than all else: no call of counted()
+        return 1000 + (self._counted + (self._world.now - self._since) * self.rate) / 1000
 
     def wall(self) -> int:
         return T + int(self.counted() + 0.001) + self.stepped
