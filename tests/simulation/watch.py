@@ -16,6 +16,7 @@ from typing import Any
 from anarchon_celery.durations import milliseconds
 from anarchon_celery.protocol import Run, RunKey
 from anarchon_celery.slots import from_iso
+from anarchon_celery.trust import margin
 
 from .jobs import GAPS, JOBS
 from .world import Process, T, World
@@ -25,6 +26,9 @@ PROMPT = 1_500
 
 #: From when on a slot is late (ms): the claim timeout, while which a question is put again, and may be late.
 UNTIL_LATE = 40_000
+
+#: How a case of docs/failures.md, "Not promised", is counted: see :meth:`Watch._taken_over`.
+AFTER_A_JUMP = 'overlaps after a jump of the store\'s clock, not promised'
 
 #: For how long after a store has forgotten something two runs of a job may be side by side (ms).
 BESIDE = 300_000
@@ -79,7 +83,10 @@ class Watch:
     decided: set[RunKey] = field(default_factory=set)
     losses: list[float] = field(default_factory=list)  #: when the store lost what it had answered
     set_back: list[float] = field(default_factory=list)  #: when its clock was
-    set_forward: list[float] = field(default_factory=list)
+    set_forward: list[tuple[float, int]] = field(default_factory=list)  #: and by how much (ms)
+    #: Leases taken over by a beat that could not know of a jump: until when their holders may trust them.
+    taken_unknowingly: dict[tuple[RunKey, int], float] = field(default_factory=dict)
+    not_promised: set[frozenset[tuple[RunKey, int]]] = field(default_factory=set)
     identity: str | None = None  #: of the store as it was when it had lost something
     knew: list[Process] | None = None  #: the beats that were up when it was wiped, until one has registered
     forgotten: list[tuple[str, int, int]] = field(default_factory=list)  #: slots that nobody could know of
@@ -98,8 +105,6 @@ class Watch:
             self.counts[verb] += 1
             if verb == 'expired':
                 process.polled_at = self.world.now
-            elif verb != 'prune':
-                process.asked_more = True
             if verb == 'register' and self.knew is not None:
                 self._jobs_are_known(process, ledger)
             if verb == 'prune' and answer:  # a skip that went into another's row has no record any more
@@ -131,6 +136,8 @@ class Watch:
             self._started(ledger, run)
         if verb == 'redispatch' and before is not None:
             self._dispatched_again(now, before, run)
+            if before.state == 'running':
+                self._taken_over(process, before)
 
     def _is_taken_from_its_claimer(self, verb: str, before: Run | None, run: Run) -> bool:
         """Whether a claim is over before it was told that it was sent, or that it was not.
@@ -201,7 +208,7 @@ class Watch:
 
     def _may_be_on_time(self) -> bool:
         """Whether what is late did not age: the store was young, or its clock jumped while it was asked."""
-        return bool(self.losses) or any(at > self.world.now - UNTIL_LATE for at in self.set_forward)
+        return bool(self.losses) or any(at > self.world.now - UNTIL_LATE for at, _ in self.set_forward)
 
     def _is_in_order(self, verb: str, before: Run | None, ledger: Any, run: Run) -> None:
         if (run.deadline is not None) != run.active:
@@ -280,8 +287,10 @@ class Watch:
             self.forgotten.append((name, decided + 1, first_seen))
 
     def clock_was_set(self, ms: int) -> None:
-        (self.set_forward if ms > 0 else self.set_back).append(self.world.now)
-        if ms < 0:  # floors are cut, and only "a slot that has a record of its own does not run again"
+        if ms > 0:
+            self.set_forward.append((self.world.now, ms))
+        else:  # floors are cut, and only "a slot that has a record of its own does not run again"
+            self.set_back.append(self.world.now)
             self.decided &= {*self.runs}
             self.leaps = []
 
@@ -313,8 +322,33 @@ class Watch:
             # docs/failures.md, "Not promised": "a slot that ended in the time that was lost runs again,
             # perhaps beside a later run of its job". Never beside itself.
             runs_again = other.key != lease.key and {other.key, lease.key} & self.revived
-            if not (other.began_unknown or lease.began_unknown or runs_again):
+            if other.began_unknown or lease.began_unknown or runs_again:
+                continue
+            if not self._is_not_promised(other, lease):
                 self.say('trust', f'{_shown(other)} and {_shown(lease)} are both trusted')
+
+    def _taken_over(self, process: Process, before: Run) -> None:
+        """Note a lease that is taken over by a beat that does not know of the jump that ended it.
+
+        docs/failures.md, "Not promised": "Where the store's clock jumps forward and a beat begins within a
+        lease of that, it cannot know of the jump". Only if the lease was last renewed before that jump, and
+        the jump was more than the lease's margin.
+        """
+        length, began = before.lease or 0, process.knows_since
+        grants = [one.at for one in self.history[before.key] if one.verb in ('start', 'renew')]
+        renewed = max(grants, default=math.inf)
+        for at, ms in self.set_forward:
+            if began is not None and ms > margin(length) and renewed <= at <= began < at + length:
+                self.taken_unknowingly[before.key, before.fence] = at + length
+
+    def _is_not_promised(self, one: Any, other: Any) -> bool:
+        """Whether it is the lease of one of them that was taken over so: "for that lease at most"."""
+        pair = frozenset((lease.key, lease.fence) for lease in (one, other))
+        is_so = any(self.world.now < self.taken_unknowingly.get(lease, 0) for lease in pair)
+        self.counts[AFTER_A_JUMP] += is_so and pair not in self.not_promised
+        if is_so:
+            self.not_promised.add(pair)
+        return is_so
 
     def _is_held(self, lease: Any) -> bool:
         return not lease.process.dead and lease.process.keeper.holds(lease)
@@ -328,7 +362,8 @@ class Watch:
         run = self.cluster.room.recorded().runs.get(lease.key)
         if run is None or run.state != 'running' or run.token != lease.token:
             return
-        if any(at >= self.world.now - (run.lease or 0) for at in (*self.set_forward, *self.losses)):
+        jumped = [at for at, _ in self.set_forward]
+        if any(at >= self.world.now - (run.lease or 0) for at in (*jumped, *self.losses)):
             return
         store = self.cluster.store_host
         ends = (lease.trusted_until - lease.monotonic()) * 1000 / lease.process.host.rate

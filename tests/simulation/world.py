@@ -65,8 +65,8 @@ class Process:
         self.dead = False
         self.stopping = False
         self.keeper: Any = None
+        self.knows_since: float | None = None  #: when the store carried out the first call that it heard of
         self.polled_at = 0.0  #: when the store last told it what is past its deadline
-        self.asked_more = False  #: whether it asked for more than that
 
     def __repr__(self) -> str:
         return self.name
