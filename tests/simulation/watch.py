@@ -128,7 +128,7 @@ class Watch:
         self.digest = zlib.crc32(f'{now} {verb} {process} {_named(key)} {run.state}'.encode(), self.digest)
         self.history[key].append(Change(self.world.now, now, verb, process, run))
         if before is None and run.kind in ('scheduled', 'leapt'):
-            self._decided(verb, now, run)
+            self._decided(process, verb, now, run)
         self._is_in_order(verb, before, ledger, run)
         if self._is_taken_from_its_claimer(verb, before, run):
             self.maybe_sent[key] += not self.sent[key, run.dispatch]
@@ -150,7 +150,7 @@ class Watch:
         is_over = before.state == 'claimed' != run.state
         return is_over and verb not in ('sent', 'release', 'redispatch')
 
-    def _decided(self, verb: str, now: int, run: Run) -> None:
+    def _decided(self, process: Process, verb: str, now: int, run: Run) -> None:
         if run.until is not None:
             self.leaps.append((run.job, run.slot, run.until))
             self.ever_leapt.append((run.job, run.slot, run.until))
@@ -164,13 +164,13 @@ class Watch:
         if run.slot > now:
             self.say('early', f'{run.key} was claimed {run.slot - now} ms too early')
         if run.until is None:
-            self._is_caught_up(now, run)
+            self._is_caught_up(process, now, run)
 
     def _is_leapt(self, run: Run) -> bool:
         leaps = self.leaps[:-1] if run.until is not None else self.leaps
         return any(job == run.job and first <= run.slot <= last for job, first, last in leaps)
 
-    def _is_caught_up(self, now: int, run: Run) -> None:
+    def _is_caught_up(self, process: Process, now: int, run: Run) -> None:
         """A slot that is late is run if its policy says so; and one is late when it is too old."""
         policy, late = JOBS[run.job][2], now - run.slot
         if run.trigger == 'catch-up' and policy.get('catch_up') == 'none' and run.state == 'claimed':
@@ -178,9 +178,11 @@ class Watch:
         if run.trigger == 'catch-up' and policy.get('catch_up') == 'all':
             return  # each waits for the one before it
         gap = GAPS[run.job]
-        if run.trigger == 'catch-up' and late - gap > gap // 2 + UNTIL_LATE:
+        too_late, has_jumped = gap // 2 + UNTIL_LATE, self._has_jumped_unheard(process)
+        if run.trigger == 'catch-up' and late - gap > too_late and not has_jumped:
             self.say('8 catch-up', f'{run.key} is caught up, and it was not the latest')
-        if run.trigger == 'scheduled' and late > gap // 2 + UNTIL_LATE and not self._may_be_on_time():
+        may_be_on_time = self.losses or has_jumped  # nothing ages while a store is young
+        if run.trigger == 'scheduled' and late > too_late and not may_be_on_time:
             self.say('8 catch-up', f'{run.key} was claimed {late} ms late as if it were not')
         longest = gap // 2 if 'jitter' in policy else 100
         since = max(self.world.now - late - PROMPT, 0)
@@ -206,9 +208,9 @@ class Watch:
             return math.inf
         return max(0, now - began - milliseconds(JOBS[job][2].get('lease', '30s')))
 
-    def _may_be_on_time(self) -> bool:
-        """Whether what is late did not age: the store was young, or its clock jumped while it was asked."""
-        return bool(self.losses) or any(at > self.world.now - UNTIL_LATE for at, _ in self.set_forward)
+    def _has_jumped_unheard(self, process: Process) -> bool:
+        """Whether the store's clock jumped since who claims last heard from it, or while he asked."""
+        return any(at > process.heard_at - UNTIL_LATE for at, _ in self.set_forward)
 
     def _is_in_order(self, verb: str, before: Run | None, ledger: Any, run: Run) -> None:
         if (run.deadline is not None) != run.active:

@@ -87,6 +87,7 @@ class Way(MemoryStore):
     def _hear(self, before: float, answer: Any, heard: Any) -> Any:
         if heard is not None:
             at, args, kwargs = heard
+            self.process.heard_at = at
             if self.process.knows_since is None:
                 self.process.knows_since = at
             super()._answered(before, *args, **kwargs)

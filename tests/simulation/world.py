@@ -66,6 +66,7 @@ class Process:
         self.stopping = False
         self.keeper: Any = None
         self.knows_since: float | None = None  #: when the store carried out the first call that it heard of
+        self.heard_at = 0.0  #: when it carried out the latest one
         self.polled_at = 0.0  #: when the store last told it what is past its deadline
 
     def __repr__(self) -> str:
