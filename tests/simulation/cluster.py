@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -36,6 +37,8 @@ from .watch import Watch
 from .way import Way
 from .weather import Weather
 from .world import HOUR, MINUTE, Host, Killed, Process, T, World
+
+_version = cache(presence.version)  #: which reads a file, for each beat that begins
 
 #: After a fault, for how long it may show (ms): a start timeout, or a lease and a hold-off.
 AFTERWARDS = 75_000
@@ -262,8 +265,9 @@ class Cluster:
             (worker, 'keeper', lambda app: self._here.keeper),
             (worker, 'stopping', lambda: self._here.stopping),
             (worker, 'shown', lambda hostname: f'{hostname}:{self._here.name}'),
-            # What took much of the time: records made of others, and tracebacks that nobody reads.
+            # What took much of the time: records made of others, tracebacks that nobody reads.
             *((module, 'replace', copying.replace) for module in copying.MODULES),
+            (presence, 'version', _version),
             (schedulers, 'PRUNE_EVERY', 5 * MINUTE),
             (einfo, 'Traceback', lambda tb: tb),
             (einfo, 'traceback', SimpleNamespace(format_exception=lambda *raised: [repr(raised[1])])),

@@ -154,23 +154,25 @@ class World:
         if me.process.dead and not sends:
             raise Killed
         me.sends = sends
-        lease = leases.current_lease()  # of a thread, of which there is only one
+        current = leases._current  # of a thread, of which there is only one
+        lease = current.lease
         self.alarm(me, self.now + max(0.0, ms))
         try:
             self._hub.switch()
         finally:
             self.current, me.sends = me, False
-            leases._current.lease = lease
+            current.lease = lease
         if me.process.dead and not sends:
             raise Killed
         interruption, me.interruption = me.interruption, None
         if interruption is not None:
             interruption()
 
-    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
+    def run(self, until: float, done: Callable[[], bool] | None = None) -> None:
         """Let everybody act up to that time."""
-        while self._alarms and self._alarms[0][0] <= until and not done():
-            at, _, what, serial = heapq.heappop(self._alarms)
+        alarms = self._alarms
+        while alarms and alarms[0][0] <= until and not (done is not None and done()):
+            at, _, what, serial = heapq.heappop(alarms)
             if not isinstance(what, Actor):
                 self.now = max(self.now, at)
                 what()
@@ -180,7 +182,7 @@ class World:
                     continue
                 self.now = max(self.now, at)
                 self._resume(what)
-        if not done():
+        if done is None or not done():
             self.now = max(self.now, until)
 
     def throw(self, actor: Actor, reason: BaseException) -> None:
