@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -38,7 +39,7 @@ from .way import Way
 from .weather import Weather
 from .world import HOUR, MINUTE, Host, Killed, Process, T, World
 
-_version = cache(presence.version)  #: which reads a file, for each beat that begins
+_version = cache(version)  #: which reads a file, for each beat that begins
 
 #: After a fault, for how long it may show (ms): a start timeout, or a lease and a hold-off.
 AFTERWARDS = 75_000
