@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from .seeds import Played, numbered, play, smaller
+from .watch import AFTER_A_JUMP
 
 
 def main(arguments: list[str]) -> int:
@@ -42,7 +43,7 @@ def _play_all(seeds: range, processes: int, *, stop: bool) -> int:
             if stop:
                 break
             print(f'    {_command(smaller(played))}', flush=True)
-    for name, number in sorted(counts.items()):
+    for name, number in sorted({AFTER_A_JUMP: 0, **counts}.items()):
         print(f'{number:12,}  {name}')
     print(f'{counts["seeds"]} seeds, {failed} failed, {time.monotonic() - begun:.1f} s')
     return 1 if failed else 0

@@ -7,16 +7,20 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
+from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from billiard import einfo
 from celery.app import trace
 from celery.app.task import Task as CeleryTask
 from kombu.pools import ProducerPool
 
 from anarchon_celery import interrupting, native, presence, signals, stores, unsupervised, worker
 from anarchon_celery import keeper as keepers
+from anarchon_celery import scheduler as schedulers
 from anarchon_celery.errors import StoreError
 from anarchon_celery.protocol import Request, Run, RunKey
 from anarchon_celery.stores import clock as clocks
@@ -24,6 +28,7 @@ from anarchon_celery.stores import memory
 from anarchon_celery.testing.clock import aware
 from tests.rollback import snapshot
 
+from . import copying
 from .bodies import Throwing, work
 from .broker import Broker
 from .faults import BEATS, NODES, WORKERS, Fault
@@ -33,6 +38,8 @@ from .watch import Watch
 from .way import Way
 from .weather import Weather
 from .world import HOUR, MINUTE, Host, Killed, Process, T, World
+
+_version = cache(version)  #: which reads a file, for each beat that begins
 
 #: After a fault, for how long it may show (ms): a start timeout, or a lease and a hold-off.
 AFTERWARDS = 75_000
@@ -259,6 +266,12 @@ class Cluster:
             (worker, 'keeper', lambda app: self._here.keeper),
             (worker, 'stopping', lambda: self._here.stopping),
             (worker, 'shown', lambda hostname: f'{hostname}:{self._here.name}'),
+            # What took much of the time: records made of others, tracebacks that nobody reads.
+            *((module, 'replace', copying.replace) for module in copying.MODULES),
+            (presence, 'version', _version),
+            (schedulers, 'PRUNE_EVERY', 5 * MINUTE),
+            (einfo, 'Traceback', lambda tb: tb),
+            (einfo, 'traceback', SimpleNamespace(format_exception=lambda *raised: [repr(raised[1])])),
         ]
         with ExitStack() as stack:
             for where, name, what in instead:

@@ -27,6 +27,9 @@ SLOTS = 12
 #: The longest that is slept through where there is nothing to do (ms).
 LONGEST = 300_000
 
+#: And while clocks go apart: a tenth of longer would be taken for a jump by a beat, which looks every poll.
+LONGEST_APART = 4_000
+
 
 class Beat:
     """A node's beat. It sleeps through the looks that would find nothing."""
@@ -85,10 +88,18 @@ class Beat:
         self._idle, self._scheduler = world.current, scheduler
         self._first = world.now + max(1, round(pause * 1000)) / self.host.rate
         self._every = scheduler.config.poll / self.host.rate
-        at = self._round(self._needed(scheduler))
-        self._wakes(at)
-        world.sleep(at - world.now)
+        latest, at = world.now + self._longest(), self._round(self._needed(scheduler))
+        while True:
+            self._wakes(at)
+            world.sleep(at - world.now)
+            at = min(self._needed(scheduler), latest)
+            if at <= world.now + self._every:
+                break
+            at = self._round(at)  # a deadline that has been moved meanwhile
         self._idle = None
+
+    def _longest(self) -> float:
+        return LONGEST if self.host.rate == self.cluster.store_host.rate else LONGEST_APART
 
     def _round(self, at: float) -> float:
         """The first look that is not before that time."""
@@ -106,21 +117,15 @@ class Beat:
                 self._wakes(at)
                 self.world.alarm(self._idle, at)
 
-    def _has_news(self) -> bool:
-        """Whether the last look did anything, or did not find out yet what has changed."""
-        process = self.process
-        assert process is not None
-        asked_more, process.asked_more = process.asked_more, False
-        return asked_more or process.polled_at <= self.cluster.changed_at
-
     def _needed(self, scheduler: Any) -> float:
         """When there is something to do next."""
         is_busy = (
             scheduler._store_patience.on or scheduler._questions or scheduler.dispatcher._marks
             or scheduler.dispatcher._releases or not scheduler._started
-            or scheduler._registered_at is None or self._has_news()
+            or scheduler._registered_at is None or scheduler.dispatcher.waits_for_broker
+            or self._idle.process.polled_at <= self.cluster.changed_at
         )  # fmt: skip
-        if is_busy or scheduler.dispatcher.waits_for_broker:
+        if is_busy:
             return self.world.now
         due = scheduler.plan.next_due()
         deadlines = [
@@ -129,7 +134,7 @@ class Beat:
         ]  # fmt: skip
         by_estimate = due is not None and due - scheduler.store.clock.now()
         by_store = min(deadlines, default=math.inf) - self.cluster.store_host.wall()
-        coming = [by_store, LONGEST]
+        coming = [by_store, self._longest()]
         if by_estimate is not False:
             coming.append(by_estimate)
         return self.world.now + min(coming) / self.cluster.store_host.rate
@@ -252,6 +257,9 @@ class HeartbeatsOfTheWorld(Keeper):
         self._thread: Actor | None = None
         with cluster.acting_as(process):
             super().__init__(Config.of(app), lambda: process.stopping)
+
+    def monotonic(self) -> float:
+        return self.process.host.monotonic()
 
     def _held(
         self, order: Order, started: Started, token: str, task_id: str, asked_at: float, *, owner: str

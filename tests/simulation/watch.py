@@ -10,11 +10,13 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from anarchon_celery.durations import milliseconds
 from anarchon_celery.protocol import Run, RunKey
 from anarchon_celery.slots import from_iso
+from anarchon_celery.trust import margin
 
 from .jobs import GAPS, JOBS
 from .world import Process, T, World
@@ -24,6 +26,9 @@ PROMPT = 1_500
 
 #: From when on a slot is late (ms): the claim timeout, while which a question is put again, and may be late.
 UNTIL_LATE = 40_000
+
+#: How a case of docs/failures.md, "Not promised", is counted: see :meth:`Watch._taken_over`.
+AFTER_A_JUMP = 'overlaps after a jump of the store\'s clock, not promised'
 
 #: For how long after a store has forgotten something two runs of a job may be side by side (ms).
 BESIDE = 300_000
@@ -78,7 +83,10 @@ class Watch:
     decided: set[RunKey] = field(default_factory=set)
     losses: list[float] = field(default_factory=list)  #: when the store lost what it had answered
     set_back: list[float] = field(default_factory=list)  #: when its clock was
-    set_forward: list[float] = field(default_factory=list)
+    set_forward: list[tuple[float, int]] = field(default_factory=list)  #: and by how much (ms)
+    #: Leases taken over by a beat that could not know of a jump: until when their holders may trust them.
+    taken_unknowingly: dict[tuple[RunKey, int], float] = field(default_factory=dict)
+    not_promised: set[frozenset[tuple[RunKey, int]]] = field(default_factory=set)
     identity: str | None = None  #: of the store as it was when it had lost something
     knew: list[Process] | None = None  #: the beats that were up when it was wiped, until one has registered
     forgotten: list[tuple[str, int, int]] = field(default_factory=list)  #: slots that nobody could know of
@@ -97,36 +105,39 @@ class Watch:
             self.counts[verb] += 1
             if verb == 'expired':
                 process.polled_at = self.world.now
-            elif verb != 'prune':
-                process.asked_more = True
             if verb == 'register' and self.knew is not None:
                 self._jobs_are_known(process, ledger)
-            if verb == 'prune':  # a skip that went into the row of another has no record of its own any more
+            if verb == 'prune' and answer:  # a skip that went into another's row has no record any more
                 self.runs = {key: run for key, run in self.runs.items() if key in ledger.runs}
-            for run in list(ledger.changed_runs.values()):
-                self._changed(process, verb, now, ledger, run)
-            for job in {run.job for run in ledger.changed_runs.values()}:
-                self._waits_for_something(verb, ledger, job)
             if ledger.changed_runs:
-                self.cluster.deadlines_moved(ledger.changed_runs.values(), now)
+                self._have_changed(process, verb, now, ledger)
             return answer
 
         return observed
 
-    def _changed(self, process: Process, verb: str, now: int, ledger: Any, run: Run) -> None:
-        before = self.runs.get(run.key)
-        self.runs[run.key] = run
-        self.digest = zlib.crc32(f'{now} {verb} {process} {run.key} {run.state}'.encode(), self.digest)
-        self.history[run.key].append(Change(self.world.now, now, verb, process, run))
+    def _have_changed(self, process: Process, verb: str, now: int, ledger: Any) -> None:
+        for key, run in list(ledger.changed_runs.items()):
+            self._changed(process, verb, now, ledger, key, run)
+        for job in {key.job for key in ledger.changed_runs}:
+            self._waits_for_something(verb, ledger, job)
+        self.cluster.deadlines_moved(ledger.changed_runs.values(), now)
+
+    def _changed(self, process: Process, verb: str, now: int, ledger: Any, key: RunKey, run: Run) -> None:
+        before = self.runs.get(key)
+        self.runs[key] = run
+        self.digest = zlib.crc32(f'{now} {verb} {process} {_named(key)} {run.state}'.encode(), self.digest)
+        self.history[key].append(Change(self.world.now, now, verb, process, run))
         if before is None and run.kind in ('scheduled', 'leapt'):
-            self._decided(verb, now, run)
+            self._decided(process, verb, now, run)
         self._is_in_order(verb, before, ledger, run)
         if self._is_taken_from_its_claimer(verb, before, run):
-            self.maybe_sent[run.key] += not self.sent[run.key, run.dispatch]
+            self.maybe_sent[key] += not self.sent[key, run.dispatch]
         if verb == 'start' and run.state == 'running' and (before is None or before.token != run.token):
             self._started(ledger, run)
         if verb == 'redispatch' and before is not None:
             self._dispatched_again(now, before, run)
+            if before.state == 'running':
+                self._taken_over(process, before)
 
     def _is_taken_from_its_claimer(self, verb: str, before: Run | None, run: Run) -> bool:
         """Whether a claim is over before it was told that it was sent, or that it was not.
@@ -139,7 +150,7 @@ class Watch:
         is_over = before.state == 'claimed' != run.state
         return is_over and verb not in ('sent', 'release', 'redispatch')
 
-    def _decided(self, verb: str, now: int, run: Run) -> None:
+    def _decided(self, process: Process, verb: str, now: int, run: Run) -> None:
         if run.until is not None:
             self.leaps.append((run.job, run.slot, run.until))
             self.ever_leapt.append((run.job, run.slot, run.until))
@@ -153,13 +164,13 @@ class Watch:
         if run.slot > now:
             self.say('early', f'{run.key} was claimed {run.slot - now} ms too early')
         if run.until is None:
-            self._is_caught_up(now, run)
+            self._is_caught_up(process, now, run)
 
     def _is_leapt(self, run: Run) -> bool:
         leaps = self.leaps[:-1] if run.until is not None else self.leaps
         return any(job == run.job and first <= run.slot <= last for job, first, last in leaps)
 
-    def _is_caught_up(self, now: int, run: Run) -> None:
+    def _is_caught_up(self, process: Process, now: int, run: Run) -> None:
         """A slot that is late is run if its policy says so; and one is late when it is too old."""
         policy, late = JOBS[run.job][2], now - run.slot
         if run.trigger == 'catch-up' and policy.get('catch_up') == 'none' and run.state == 'claimed':
@@ -167,9 +178,11 @@ class Watch:
         if run.trigger == 'catch-up' and policy.get('catch_up') == 'all':
             return  # each waits for the one before it
         gap = GAPS[run.job]
-        if run.trigger == 'catch-up' and late - gap > gap // 2 + UNTIL_LATE:
+        too_late, has_jumped = gap // 2 + UNTIL_LATE, self._has_jumped_unheard(process)
+        if run.trigger == 'catch-up' and late - gap > too_late and not has_jumped:
             self.say('8 catch-up', f'{run.key} is caught up, and it was not the latest')
-        if run.trigger == 'scheduled' and late > gap // 2 + UNTIL_LATE and not self._may_be_on_time():
+        may_be_on_time = self.losses or has_jumped  # nothing ages while a store is young
+        if run.trigger == 'scheduled' and late > too_late and not may_be_on_time:
             self.say('8 catch-up', f'{run.key} was claimed {late} ms late as if it were not')
         longest = gap // 2 if 'jitter' in policy else 100
         since = max(self.world.now - late - PROMPT, 0)
@@ -195,9 +208,9 @@ class Watch:
             return math.inf
         return max(0, now - began - milliseconds(JOBS[job][2].get('lease', '30s')))
 
-    def _may_be_on_time(self) -> bool:
-        """Whether what is late did not age: the store was young, or its clock jumped while it was asked."""
-        return bool(self.losses) or any(at > self.world.now - UNTIL_LATE for at in self.set_forward)
+    def _has_jumped_unheard(self, process: Process) -> bool:
+        """Whether the store's clock jumped since who claims last heard from it, or while he asked."""
+        return any(at > process.heard_at - UNTIL_LATE for at, _ in self.set_forward)
 
     def _is_in_order(self, verb: str, before: Run | None, ledger: Any, run: Run) -> None:
         if (run.deadline is not None) != run.active:
@@ -276,8 +289,10 @@ class Watch:
             self.forgotten.append((name, decided + 1, first_seen))
 
     def clock_was_set(self, ms: int) -> None:
-        (self.set_forward if ms > 0 else self.set_back).append(self.world.now)
-        if ms < 0:  # floors are cut, and only "a slot that has a record of its own does not run again"
+        if ms > 0:
+            self.set_forward.append((self.world.now, ms))
+        else:  # floors are cut, and only "a slot that has a record of its own does not run again"
+            self.set_back.append(self.world.now)
             self.decided &= {*self.runs}
             self.leaps = []
 
@@ -309,8 +324,33 @@ class Watch:
             # docs/failures.md, "Not promised": "a slot that ended in the time that was lost runs again,
             # perhaps beside a later run of its job". Never beside itself.
             runs_again = other.key != lease.key and {other.key, lease.key} & self.revived
-            if not (other.began_unknown or lease.began_unknown or runs_again):
+            if other.began_unknown or lease.began_unknown or runs_again:
+                continue
+            if not self._is_not_promised(other, lease):
                 self.say('trust', f'{_shown(other)} and {_shown(lease)} are both trusted')
+
+    def _taken_over(self, process: Process, before: Run) -> None:
+        """Note a lease that is taken over by a beat that does not know of the jump that ended it.
+
+        docs/failures.md, "Not promised": "Where the store's clock jumps forward and a beat begins within a
+        lease of that, it cannot know of the jump". Only if the lease was last renewed before that jump, and
+        the jump was more than the lease's margin.
+        """
+        length, began = before.lease or 0, process.knows_since
+        grants = [one.at for one in self.history[before.key] if one.verb in ('start', 'renew')]
+        renewed = max(grants, default=math.inf)
+        for at, ms in self.set_forward:
+            if began is not None and ms > margin(length) and renewed <= at <= began < at + length:
+                self.taken_unknowingly[before.key, before.fence] = at + length
+
+    def _is_not_promised(self, one: Any, other: Any) -> bool:
+        """Whether it is the lease of one of them that was taken over so: "for that lease at most"."""
+        pair = frozenset((lease.key, lease.fence) for lease in (one, other))
+        is_so = any(self.world.now < self.taken_unknowingly.get(lease, 0) for lease in pair)
+        self.counts[AFTER_A_JUMP] += is_so and pair not in self.not_promised
+        if is_so:
+            self.not_promised.add(pair)
+        return is_so
 
     def _is_held(self, lease: Any) -> bool:
         return not lease.process.dead and lease.process.keeper.holds(lease)
@@ -324,7 +364,8 @@ class Watch:
         run = self.cluster.room.recorded().runs.get(lease.key)
         if run is None or run.state != 'running' or run.token != lease.token:
             return
-        if any(at >= self.world.now - (run.lease or 0) for at in (*self.set_forward, *self.losses)):
+        jumped = [at for at, _ in self.set_forward]
+        if any(at >= self.world.now - (run.lease or 0) for at in (*jumped, *self.losses)):
             return
         store = self.cluster.store_host
         ends = (lease.trusted_until - lease.monotonic()) * 1000 / lease.process.host.rate
@@ -368,6 +409,11 @@ class Watch:
             self.say('4 fence', f'{body.key} wrote with {body.fence}, after one that was started later')
         self.counts['stale writes let in by the control'] += minted < latest
         self.written[what] = max(highest, body.fence), max(latest, minted)
+
+
+@cache
+def _named(key: RunKey) -> str:
+    return str(key)
 
 
 def _shown(lease: Any) -> str:

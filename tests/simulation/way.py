@@ -82,11 +82,14 @@ class Way(MemoryStore):
             self._done(verb, transition, knows)
 
     def _answered(self, before: float, *args: Any, **kwargs: Any) -> None:
-        self._heard = args, kwargs
+        self._heard = self.process.world.now, args, kwargs
 
     def _hear(self, before: float, answer: Any, heard: Any) -> Any:
         if heard is not None:
-            args, kwargs = heard
+            at, args, kwargs = heard
+            self.process.heard_at = at
+            if self.process.knows_since is None:
+                self.process.knows_since = at
             super()._answered(before, *args, **kwargs)
         if isinstance(answer, StoreReplaced):
             raise answer

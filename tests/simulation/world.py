@@ -38,8 +38,8 @@ class Host(HostClock):
     def counted(self) -> float:
         return self._counted + (self._world.now - self._since) * self.rate
 
-    def monotonic(self) -> float:
-        return 1000 + self.counted() / 1000
+    def monotonic(self) -> float:  # asked more than all else: no call of counted()
+        return 1000 + (self._counted + (self._world.now - self._since) * self.rate) / 1000
 
     def wall(self) -> int:
         return T + int(self.counted() + 0.001) + self.stepped
@@ -65,8 +65,9 @@ class Process:
         self.dead = False
         self.stopping = False
         self.keeper: Any = None
+        self.knows_since: float | None = None  #: when the store carried out the first call that it heard of
+        self.heard_at = 0.0  #: when it carried out the latest one
         self.polled_at = 0.0  #: when the store last told it what is past its deadline
-        self.asked_more = False  #: whether it asked for more than that
 
     def __repr__(self) -> str:
         return self.name
@@ -153,23 +154,25 @@ class World:
         if me.process.dead and not sends:
             raise Killed
         me.sends = sends
-        lease = leases.current_lease()  # of a thread, of which there is only one
+        current = leases._current  # of a thread, of which there is only one
+        lease = current.lease
         self.alarm(me, self.now + max(0.0, ms))
         try:
             self._hub.switch()
         finally:
             self.current, me.sends = me, False
-            leases._current.lease = lease
+            current.lease = lease
         if me.process.dead and not sends:
             raise Killed
         interruption, me.interruption = me.interruption, None
         if interruption is not None:
             interruption()
 
-    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
+    def run(self, until: float, done: Callable[[], bool] | None = None) -> None:
         """Let everybody act up to that time."""
-        while self._alarms and self._alarms[0][0] <= until and not done():
-            at, _, what, serial = heapq.heappop(self._alarms)
+        alarms = self._alarms
+        while alarms and alarms[0][0] <= until and not (done is not None and done()):
+            at, _, what, serial = heapq.heappop(alarms)
             if not isinstance(what, Actor):
                 self.now = max(self.now, at)
                 what()
@@ -179,7 +182,7 @@ class World:
                     continue
                 self.now = max(self.now, at)
                 self._resume(what)
-        if not done():
+        if done is None or not done():
             self.now = max(self.now, until)
 
     def throw(self, actor: Actor, reason: BaseException) -> None:
