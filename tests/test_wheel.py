@@ -46,7 +46,7 @@ def installed(wheel, tmp_path_factory) -> Path:
     """The folder of the commands of an environment with nothing but the wheel and what it asks for."""
     folder = tmp_path_factory.mktemp('empty')
     venv.create(folder)
-    # This environment's pip, there: to install one more takes as long. And no bytecode of what is never imported.
+    # By this environment's pip: to install one more takes as long. No bytecode of what is never imported.
     pip = [sys.executable, '-m', 'pip', '--python', folder / 'bin' / 'python', '--disable-pip-version-check']
     run(*pip, 'install', '--quiet', '--no-compile', wheel)
     return folder / 'bin'
