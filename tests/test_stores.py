@@ -54,9 +54,6 @@ KINDS = ("memory", "sqlite", "postgresql", "mariadb", "redis")
 #: Tables of databases that run already are used again and again: so many stores at once.
 PREFIXES = cycle([f"site-{number}" for number in range(6)])
 
-#: PyMySQL's TLS reads all the authorities that the machine trusts, once for each of a thousand stores.
-PLAINLY = {"mariadb": "?ssl-mode=DISABLED"}
-
 # The stage ----------------------------------------------------------------------------------------
 
 
@@ -80,7 +77,7 @@ def new_site(kind: str, request: pytest.FixtureRequest) -> Site:
     if kind in ("postgresql", "mariadb"):
         server, prefix = request.getfixturevalue(f"{kind}_server"), next(PREFIXES)
         server.empty(prefix, f"{prefix}-other")
-        return Site(kind, server.url() + PLAINLY.get(kind, ""), prefix)
+        return Site(kind, server.store_url(), prefix)
     if kind == "sqlite":
         return Site(kind, f"sqlite:///{request.getfixturevalue('tmp_path')}/{name}.db", "anarchon")
     return Site(kind, f"memory://{name}", "anarchon")
