@@ -281,7 +281,7 @@ def stage(request, clock):
     elif kind in DATABASES:
         server = request.getfixturevalue(f"{kind}_server")
         server.empty("anarchon")
-        url = server.url()
+        url = server.store_url()
     else:
         url = f"memory://{secrets.token_hex(4)}"
     stage = Stage(clock, url)

@@ -76,9 +76,8 @@ def new_site(kind: str, request: pytest.FixtureRequest) -> Site:
         return Site(kind, request.getfixturevalue("redis_server").url(), f"test-{name}")
     if kind in ("postgresql", "mariadb"):
         server, prefix = request.getfixturevalue(f"{kind}_server"), next(PREFIXES)
-        for used in (prefix, f"{prefix}-other"):
-            server.empty(used)
-        return Site(kind, server.url(), prefix)
+        server.empty(prefix, f"{prefix}-other")
+        return Site(kind, server.store_url(), prefix)
     if kind == "sqlite":
         return Site(kind, f"sqlite:///{request.getfixturevalue('tmp_path')}/{name}.db", "anarchon")
     return Site(kind, f"memory://{name}", "anarchon")
@@ -243,6 +242,13 @@ RACERS, RACED = 8, 50
 _barrier: Any = None
 
 
+def forkserver() -> Any:
+    """Where processes come from: forks of one without threads or connections, all imports made."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([__name__])
+    return server
+
+
 def get_ready(barrier) -> None:
     global _barrier
     _barrier = barrier
@@ -277,8 +283,8 @@ def test_of_many_processes_at_one_instant_exactly_one_wins_each_slot(kind, reque
     store = site.open()
     names = ["report", *(f"job {number}" for number in range(RACED))]
     store.register(BEAT, [Registration(job=name, hash="h") for name in names], now=T - HOUR)
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(RACERS, get_ready, (spawn.Barrier(RACERS),)) as pool:
+    server = forkserver()
+    with server.Pool(RACERS, get_ready, (server.Barrier(RACERS),)) as pool:
         raced = pool.starmap_async(race, [(site, racer) for racer in range(RACERS)], chunksize=1).get(120)
         pool.close()
         pool.join()
@@ -329,8 +335,8 @@ def test_twenty_rounds_of_many_processes_have_one_winner_each(kind, request):
     store, names = site.open(), [f"job {number}" for number in range(RACED)]
     store.register(BEAT, [Registration(job=name, hash="h") for name in names], now=T - HOUR)
     deadlocks = deadlocks_of(kind, request)
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(RACERS, get_ready, (spawn.Barrier(RACERS),)) as pool:
+    server = forkserver()
+    with server.Pool(RACERS, get_ready, (server.Barrier(RACERS),)) as pool:
         raced = pool.starmap_async(rounds, [(site, racer) for racer in range(RACERS)], chunksize=1).get(170)
         pool.close()
         pool.join()
@@ -373,8 +379,8 @@ def test_a_run_that_comes_to_wait_as_the_other_ends_goes_on(kind, request):
     store.claim("one:1", [Offer(job=name, slots=(T,)) for name in names], nonce="n1", now=T)
     for name in names:
         store.start(Start(key=RunKey(name, T), token="t", worker="w"), now=T)
-    spawn, racers = multiprocessing.get_context("spawn"), 3
-    with spawn.Pool(racers, get_ready, (spawn.Barrier(racers),)) as pool:
+    server, racers = forkserver(), 3
+    with server.Pool(racers, get_ready, (server.Barrier(racers),)) as pool:
         pool.starmap_async(end_or_claim, [(site, racer) for racer in range(racers)], chunksize=1).get(120)
         pool.close()
         pool.join()

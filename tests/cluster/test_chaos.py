@@ -1,6 +1,7 @@
-"""A minute of chaos on each of three stores, over Redis and over RabbitMQ: ``python -m tests.chaos``.
+"""A minute of chaos on each store, over Redis and over RabbitMQ: ``python -m tests.chaos``.
 
 ``ANARCHON_TEST_CHAOS=600`` makes it so many seconds each, ``ANARCHON_TEST_SEED=…`` deals as another run did.
+With ``ANARCHON_TEST_TURN=7`` two are played: Redis, and one of the others, whose turn the number says it is.
 """
 
 import os
@@ -12,13 +13,24 @@ import pytest
 
 from tests.chaos.journal import read
 from tests.chaos.judging import stale_writes
+from tests.chaos.places import PLACES
 from tests.chaos.playing import Play
 from tests.chaos.report import judged
 from tests.chaos.told import Told
 
 SECONDS = float(os.environ.get('ANARCHON_TEST_CHAOS', '60'))
 SEED = int(os.environ.get('ANARCHON_TEST_SEED') or random.SystemRandom().randrange(1_000_000))
-PAIRS = {'redis': 'redis', 'postgresql': 'rabbitmq', 'sqlite': 'redis'}
+ALWAYS = {'redis': 'redis'}
+BY_TURNS = {'postgresql': 'rabbitmq', 'mariadb': 'rabbitmq', 'sqlite': 'rabbitmq'}
+
+
+def whose_turn(turn: str | None) -> dict[str, str]:
+    """Return the store and the broker of each play; of those by turns one, or all where no turn is given."""
+    others = list(BY_TURNS.items())
+    return ALWAYS | dict(others if turn is None else [others[int(turn) % len(others)]])
+
+
+PAIRS = whose_turn(os.environ.get('ANARCHON_TEST_TURN'))
 
 #: All ways in which a worker ends or falls silent: each is met on each of the brokers.
 WAYS = {
@@ -47,6 +59,13 @@ def test_each_promise_is_kept(store, tmp_path: Path, histories):
     assert judged(history) == 0
     assert {*WAYS} <= {fault.kind for fault in told.faults.values()}
     assert sum(map(len, told.attempts.values())) >= 200, 'leased runs'
+
+
+def test_by_turns_all_are_played_over_two_brokers():
+    turns = [whose_turn(str(turn)) for turn in (41, 42, 43)]
+    assert [{'redis', 'rabbitmq'}] * 3 == [{*pairs.values()} for pairs in turns]
+    assert whose_turn(None) == turns[0] | turns[1] | turns[2]
+    assert {*PLACES} == {*whose_turn(None)}
 
 
 def test_the_faults_bit(histories):

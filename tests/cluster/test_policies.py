@@ -9,7 +9,7 @@ from anarchon_celery.slots import HOUR, SECOND, iso
 from tests.cluster.cluster import interval_slots
 from tests.processes import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timed, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 POLL, DELIVERY = 1.0, 0.5
 
@@ -46,6 +46,7 @@ def one_after_the_other(cluster, job):
     return pauses
 
 
+@pytest.mark.timed
 def test_under_queue_the_newest_slot_waits_for_the_run_before_it(redis_cluster):
     cluster = redis_cluster({'report': slow_job('1s', 4.5, overlap='queue', lease=6)})
     started(cluster, 'beat-1', 'beat-2')
@@ -69,6 +70,7 @@ def test_under_queue_the_newest_slot_waits_for_the_run_before_it(redis_cluster):
     print(f'the next run began {min(pauses):.2f} - {max(pauses):.2f} s after the end of the one before')
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize('pool', ['prefork', 'threads'])
 def test_under_cancel_the_newest_slot_replaces_the_run_before_it(redis_cluster, pool):
     cluster = redis_cluster({'report': slow_job('4s', 60, overlap='cancel', lease=3, heartbeat=0.5)})
@@ -120,15 +122,13 @@ def test_under_catch_up_all_each_slot_that_nobody_saw_runs_in_turn(redis_cluster
 
 def test_a_one_off_job_runs_once_in_the_clusters_life(redis_cluster):
     cluster = redis_cluster({})
+    cluster.worker('worker').wait_for(r'ready\.', 30)
     soon, past = cluster.now() // SECOND * SECOND + 12 * SECOND, cluster.now() // SECOND * SECOND - HOUR
     quick = {'task': 'tests.cluster.app.quick'}
     schedule = {
         'soon': {**quick, 'schedule': {'once': iso(int(soon))}},
         'past': {**quick, 'schedule': {'once': iso(int(past))}},
     }
-    cluster.conf['beat_schedule'] = schedule
-    worker = cluster.worker('worker')
-    worker.wait_for(r'ready\.', 30)
     for name in ('beat-1', 'beat-2'):
         cluster.beat(name, beat_schedule=schedule).wait_for(r'\[anarchon\] started as', 30)
     done = cluster.run_where(lambda run: run.state == 'succeeded', 30, 'soon')

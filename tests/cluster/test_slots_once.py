@@ -96,7 +96,7 @@ def test_each_slot_is_run_exactly_once_on_redis(redis_cluster, seconds, disturb)
 def test_under_skip_a_dead_beats_claim_blocks_its_job_and_each_skip_is_recorded(redis_cluster):
     """The first beat has a broker that takes connections and says nothing; there it is killed."""
     schedule = {'job-1': {'task': 'tests.cluster.app.quick', 'schedule': 1}}
-    cluster = redis_cluster(schedule, anarchon_claim_timeout=5)
+    cluster = redis_cluster(schedule, anarchon_claim_timeout=8)  # in which the second beat has started
     cluster.worker('w1').wait_for(r'ready\.', 30)
     with socket.create_server(('127.0.0.1', 0)) as silent:
         doomed = cluster.beat('beat-1', broker_url=f'redis://127.0.0.1:{silent.getsockname()[1]}/0')

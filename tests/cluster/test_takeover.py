@@ -12,7 +12,7 @@ from anarchon_celery.stores import new_nonce
 from tests.cluster.cluster import Cluster, slot_of
 from tests.processes import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timed, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 LEASE, POLL, DELIVERY = 3.0, 1.0, 0.5
 
@@ -44,6 +44,7 @@ def second_attempt(cluster, deadline=15):
     return wait_until(look, deadline)
 
 
+@pytest.mark.timed
 def test_a_killed_workers_run_is_taken_over_after_its_lease(redis_cluster):
     cluster, holder, other, first = running_cluster(redis_cluster)
     holder.kill(group=True)
@@ -98,6 +99,7 @@ def test_what_a_paused_worker_writes_when_it_wakes_is_refused(redis_cluster, own
     assert done == cluster.store.run(first.key)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize('pool', ['prefork', 'threads'])
 def test_a_stopped_workers_run_is_handed_over_within_two_seconds(redis_cluster, pool):
     cluster, holder, other, first = running_cluster(redis_cluster, pool=pool)
@@ -117,6 +119,7 @@ def test_a_stopped_workers_run_is_handed_over_within_two_seconds(redis_cluster, 
     print(f'{pool}: attempt 2 started {took:.2f} s after SIGTERM')
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize('broker', ['redis', 'rabbitmq'])
 def test_a_killed_childs_run_goes_on_at_once(broker, request):
     """Its parent gives it back: nobody waits for the lease."""
@@ -151,6 +154,7 @@ def postgresql_cluster(processes, tmp_path, own_redis_server, postgresql_server)
         cluster.close()
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize('store', ['redis', 'postgresql'])
 def test_beats_are_woken_where_the_store_tells_of_what_was_given_back(store, request):
     """A killed child's run, and a run for now: each is dispatched long before any beat's next poll."""

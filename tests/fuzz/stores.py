@@ -41,7 +41,7 @@ class Stores:
             return server.start().url(), server.flush
         database = DATABASES[kind]()
         self._open.callback(database.close)
-        return database.start().url(), lambda: database.empty('anarchon')
+        return database.start().store_url(), lambda: database.empty('anarchon')
 
     def close(self) -> None:
         """Stop the servers."""
