@@ -28,7 +28,6 @@ from anarchon_celery.stores import memory
 from anarchon_celery.testing.clock import aware
 from tests.rollback import snapshot
 
-from . import copying
 from .bodies import Throwing, work
 from .broker import Broker
 from .faults import BEATS, NODES, WORKERS, Fault
@@ -267,7 +266,6 @@ class Cluster:
             (worker, 'stopping', lambda: self._here.stopping),
             (worker, 'shown', lambda hostname: f'{hostname}:{self._here.name}'),
             # What took much of the time: records made of others, tracebacks that nobody reads.
-            *((module, 'replace', copying.replace) for module in copying.MODULES),
             (presence, 'version', _version),
             (schedulers, 'PRUNE_EVERY', 5 * MINUTE),
             (einfo, 'Traceback', lambda tb: tb),
