@@ -151,8 +151,11 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(self.pid, number)
 
-    def stop(self, deadline: float = 15, *, group: bool = False) -> int:
-        """SIGTERM, and wait for its end; return its status."""
+    def stop(self, deadline: float = 45, *, group: bool = False) -> int:
+        """SIGTERM, and wait for its end; return its status.
+
+        billiard may wait for up to half a minute before a worker ends one of whose children was killed.
+        """
         self.signal(signal.SIGTERM, group=group)
         return self.wait(deadline)
 

@@ -265,7 +265,7 @@ class Cluster:
             (worker, 'keeper', lambda app: self._here.keeper),
             (worker, 'stopping', lambda: self._here.stopping),
             (worker, 'shown', lambda hostname: f'{hostname}:{self._here.name}'),
-            # What took much of the time: records made of others, tracebacks that nobody reads.
+            # What took much of the time, such as tracebacks that nobody reads.
             (presence, 'version', _version),
             (schedulers, 'PRUNE_EVERY', 5 * MINUTE),
             (einfo, 'Traceback', lambda tb: tb),
