@@ -83,7 +83,7 @@ class Alarm:
                 self._rest(self._patience.begin(monotonic()))
             except Exception as reason:  # a beat without wake-ups polls
                 emit(TickFailed(in_one_line(reason)))
-                return
+                self._rest(AGAIN_AFTER)
 
     def _say(self, reason: StoreUnusable) -> None:
         """Say it once, until it is not so any more."""

@@ -20,7 +20,9 @@ from anarchon_celery.alarm import REST, Alarm
 from anarchon_celery.errors import StoreUnreachable, StoreUnusable
 from anarchon_celery.protocol import Node, Registration, Request
 from anarchon_celery.stores import new_nonce, open_store
+from anarchon_celery.stores.memory import MemoryStore
 from anarchon_celery.stores.subscription import MOST_AT_ONCE
+from anarchon_celery.stores.waking import WakeUps
 from tests.processes import wait_until
 
 KINDS = ('redis', 'postgresql')
@@ -220,6 +222,41 @@ def test_one_that_may_not_listen_says_so_once_and_tries_again(refused, own_redis
         client.acl_setuser('beat', enabled=True, nopass=True, channels=['*'])
     assert refused.sleep(30)
     assert 'no wake-ups' not in caplog.text, 'it was said before this test'
+
+
+class Odd(WakeUps):
+    """Of somebody else's store, with an error that nobody foresaw."""
+
+    def __init__(self):
+        self.fails = 2
+
+    def _connect(self):
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError('never heard of')
+
+    def _ask(self):
+        pass
+
+    def _hears(self, seconds):
+        time.sleep(seconds)
+        return False
+
+    def _disconnect(self):
+        pass
+
+
+def test_an_error_that_nobody_foresaw_is_told_and_tried_again(monkeypatch, caplog):
+    class OddStore(MemoryStore):
+        def wake_ups(self):
+            return Odd()
+
+    monkeypatch.setattr('anarchon_celery.alarm.AGAIN_AFTER', 0.1)
+    alarm = Alarm(OddStore(), 'one:1')
+    alarm.set()
+    assert alarm.sleep(30), 'connected'
+    assert 2 == caplog.text.count('never heard of')
+    alarm.close()
 
 
 SLEEPER = """
