@@ -406,6 +406,17 @@ class Keeper:
             native.sleep(LOOK_EVERY / 1000)
 
     def _look(self, leases: list[HeldLease]) -> None:
+        if not self._rest(leases):
+            self._look_at(leases)
+
+    def _rest(self, leases: list[HeldLease]) -> bool:
+        """Whether there is nothing to do for any of them, as with most looks: a worker may hold hundreds."""
+        if self._seat is not None or self._stopping():
+            return False
+        now = self.monotonic()
+        return all(lease.rests_until > now for lease in leases)
+
+    def _look_at(self, leases: list[HeldLease]) -> None:
         for lease in leases:
             self._hear(lease)
             if self._stopping() and lease.order.handover:

@@ -130,6 +130,8 @@ class HeldLease(Lease):
         self.began_at = asked_at
         self.renewed_at = asked_at
         self.trusted_until = trusted_until(asked_at, order.lease)
+        longest = order.max_runtime
+        self._longest_until = float("inf") if longest is None else asked_at + longest / 1000
         self.raised: RunEnded | None = None
         self.waiting_for_retry = False
         self.failure: Exception | None = None  #: what the body failed with, whatever its hooks make of it
@@ -199,6 +201,13 @@ class HeldLease(Lease):
         """Whether there is nothing to renew it for: it is lost, or the store knows that it is to stop."""
         return isinstance(self._ended, LeaseLost) and not self.revoked
 
+    @property
+    def rests_until(self) -> float:
+        """Until when (monotonic seconds) its keeper has nothing to do for it, unless it is told something."""
+        if self._ended is not None:
+            return float("-inf")
+        return min(self.renewed_at + self.order.heartbeat / 1000, self.trusted_until, self._longest_until)
+
     def wants_renewal(self, *, late: bool = False) -> bool:
         """Whether a heartbeat is due; or ``late``: by half of itself, or of what is left of the trust."""
         due = self.renewed_at + self.order.heartbeat / 1000
@@ -209,8 +218,7 @@ class HeldLease(Lease):
     @property
     def too_long(self) -> bool:
         """Whether the run went on for longer than its job allows: a hung task must not block it for ever."""
-        longest = self.order.max_runtime
-        return longest is not None and self.monotonic() - self.began_at > longest / 1000
+        return self.monotonic() > self._longest_until
 
     @property
     def out_of_trust(self) -> bool:
