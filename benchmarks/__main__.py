@@ -76,10 +76,21 @@ def main(words: list[str] | None = None) -> int:
                 new = [made] if isinstance(made, Row) else list(made)
                 found += new
                 print(f"\n{report.table(new)}", flush=True)
-                _keep(asked, report.as_json(found, rounds, machine), found)
+                rows_to_keep = _with_others(found, machine) if asked.write and asked.only else found
+                _keep(asked, report.as_json(rows_to_keep, rounds, machine), rows_to_keep)
     if failed:
         print(f"\nnot measured: {', '.join(failed)}")
     return 1 if failed else 0
+
+
+def _with_others(found: list[Row], machine: dict[str, Any]) -> list[Row]:
+    """Return these and what else was measured on this machine before: they are some of its rows."""
+    before = json.loads(MEASURED.read_text())
+    if {**before["machine"], "load": None} != {**machine, "load": None}:
+        return found
+    new = {row.name: row for row in found}
+    kept = [new.pop(row.name, row) for row in map(Row.of_json, before["rows"])]
+    return [*kept, *new.values()]
 
 
 def _keep(asked: Any, measured: dict[str, Any], rows: list[Row]) -> None:

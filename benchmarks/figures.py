@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -64,6 +64,13 @@ class Row:
         return {
             "name": self.name, "work": self.work, "goal": self.goal, "note": self.note, "lines": lines
         }  # fmt: skip
+
+    @classmethod
+    def of_json(cls, plain: Mapping[str, Any]) -> Row:
+        """Return the row that :meth:`as_json` told of."""
+        names = ("who", "unit", "values", "cpu", "calls", "note")
+        lines = [Line("", **{name: line[name] for name in names}) for line in plain["lines"]]
+        return cls(plain["name"], plain["work"], plain["goal"], lines, plain["note"])
 
 
 def _cpu(line: Line, first: Line) -> dict[str, float]:

@@ -155,3 +155,16 @@ def test_the_picture_can_be_drawn(tmp_path):
     ]
     draw(rows, tmp_path / 'picture.svg')
     assert '20.0 ×' in (tmp_path / 'picture.svg').read_text()
+
+
+def test_rows_that_are_measured_again_are_put_in_the_place_of_the_old_ones(tmp_path, monkeypatch):
+    def row(name, value):
+        return Row(name, 'work', 'goal', [Line('', 'ours', 'ms', [value, 2 * value], [1.0], 3.0, 'as told')])
+
+    machine = {'cores': 2, 'load': 0.5}
+    file = tmp_path / 'measured.json'
+    file.write_text(json.dumps(report.as_json([row('one', 1.0), row('two', 2.0)], 2, machine)))
+    monkeypatch.setattr(command, 'MEASURED', file)
+    found = [row('two', 4.0), row('three', 6.0)]
+    assert [row('one', 1.0), *found] == command._with_others(found, {**machine, 'load': 1.5})
+    assert found == command._with_others(found, {**machine, 'cores': 4}), 'of another machine'
