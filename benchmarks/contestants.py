@@ -88,6 +88,15 @@ class Bare(Contestant):
         return 0.0
 
 
+class OnTheSecond(Bare):
+    """No scheduler: one ``apply_async`` each full second, which is what waking up and publishing cost."""
+
+    def tick(self) -> float:
+        """Sleep until the next full second, and publish one."""
+        time.sleep(1 - time.time() % 1)
+        return super().tick()
+
+
 class Ours(Contestant):
     """anarchon-celery: a task with the base class, all else as by default, but no jitter."""
 
@@ -233,5 +242,6 @@ def _nothing() -> None:
 
 
 CONTESTANTS: dict[str, type[Contestant]] = {
-    "bare": Bare, "ours": Ours, "celery": Persistent, "redbeat": RedBeat, "django": Django,
+    "bare": Bare, "second": OnTheSecond, "ours": Ours, "celery": Persistent, "redbeat": RedBeat,
+    "django": Django,
 }  # fmt: skip

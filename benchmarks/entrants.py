@@ -28,6 +28,7 @@ class Entrant:
 OURS = Entrant("anarchon-celery, Redis", "ours", "redis")
 OURS_SQL = Entrant("anarchon-celery, PostgreSQL", "ours", "postgresql")
 BARE = Entrant("apply_async, no scheduler", "bare", "redis", has_store=False)
+ON_THE_SECOND = Entrant("sleep and apply_async, no scheduler", "second", "redis", has_store=False)
 CELERY = Entrant("celery beat, a file", "celery", "redis", has_store=False, once_above=2_000)
 REDBEAT = Entrant("celery-redbeat, Redis", "redbeat", "redis", is_peer=True, once_above=2_000)
 DJANGO = Entrant(

@@ -7,20 +7,23 @@ from itertools import pairwise
 from tests.processes import wait_until
 
 from .arena import Arena
-from .entrants import CELERY, DJANGO, OURS, OURS_SQL, REDBEAT, Entrant
+from .entrants import CELERY, DJANGO, ON_THE_SECOND, OURS, OURS_SQL, REDBEAT, Entrant
 from .figures import Line, Row, percentile
 
 
 def lateness(arena: Arena, rounds: int, seconds: int) -> list[Row]:
     """One job each second, without jitter."""
-    everybody = (OURS, OURS_SQL, CELERY, REDBEAT, DJANGO)
+    everybody = (OURS, OURS_SQL, ON_THE_SECOND, CELERY, REDBEAT, DJANGO)
     those = [one for one in everybody if arena.has(one.who, is_peer=one.is_peer)]
     seen: dict[Entrant, list[list[float]]] = {one: [] for one in those}
     for _ in range(rounds):
         for one in those:
             seen[one].append(_late(arena, one, seconds))
-    work = "one job each second; how far from a second after the last one (ours: from the full second) it is"
-    note = "What the others miss a second by adds up, because they count from the last one"
+    work = (
+        "one job each second; how long after the full second it is out (beats of others: how far from a "
+        "second after the last one)"
+    )
+    note = "What other beats miss a second by adds up, because they count from the last one"
     return [
         Row(
             f"lateness, p{round(100 * part)}", work, goal,
@@ -41,6 +44,6 @@ def _late(arena: Arena, entrant: Entrant, seconds: int) -> list[float]:
         wait_until(lambda: arena.waiting() > seconds, 60 + 3 * seconds)
         probe.tell("")
         published = probe.answer()["published"]
-    if entrant.kind == "ours":
+    if entrant.kind in ("ours", "second"):
         return [1000 * (at % 1) for at in published[1:]]
     return [1000 * abs(following - at - 1) for at, following in pairwise(published)]
