@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 from celery import Celery
 from celery.beat import ScheduleEntry, _evaluate_entry_args, _evaluate_entry_kwargs
 from celery.exceptions import QueueNotFound
-from celery.result import denied_join_result
 from celery.utils import uuid
 from kombu.exceptions import EncodeError, OperationalError, SerializerNotInstalled
 
@@ -238,7 +238,7 @@ class Publisher:
             options["retries"] = run.retries
         args, kwargs = _arguments(entry, run)
         options.update(task_id=task_id, producer=producer, retry=False)
-        with _nobody_waits_for_results():
+        with _no_one_waits_for_its_result(self.app):
             if (task := self.app.tasks.get(entry.task)) is not None:
                 task.apply_async(args, kwargs, **options)
             else:
@@ -254,9 +254,37 @@ class Publisher:
                 return
 
 
-#: Celery's Redis and RPC backends get ready for each task's result before its message goes out: Redis'
-#: subscribes to it, for ever, and tries for long where that server is down. Where nobody waits they do not.
-_nobody_waits_for_results = denied_join_result
+class _Unasked:
+    """A result backend's ``on_task_call``, left out while a beat publishes."""
+
+    def __init__(self, ask: Callable[[Any, str], Any]) -> None:
+        self._ask = ask
+
+    def __call__(self, producer: Any, task_id: str) -> Any:
+        """Do as before, for anybody but a beat."""
+        return {} if _publishing.get() else self._ask(producer, task_id)
+
+
+#: Of this thread or greenlet: others of the process may wait for the results of what they send.
+_publishing: ContextVar[bool] = ContextVar("anarchon_publishing", default=False)
+
+
+@contextmanager
+def _no_one_waits_for_its_result(app: Celery) -> Iterator[None]:
+    """Have nothing asked of the result backend meanwhile.
+
+    Celery's Redis backend subscribes to the result of each task that is sent, in a beat for ever, and tries
+    for long where its server is down.
+    """
+    with suppress(Exception):  # of a backend that cannot be had Celery tells, if it needs it
+        backend = app.backend
+        if not isinstance(backend.on_task_call, _Unasked):
+            backend.on_task_call = _Unasked(backend.on_task_call)
+    token = _publishing.set(True)
+    try:
+        yield
+    finally:
+        _publishing.reset(token)
 
 
 def _flush(batch: Any) -> None:

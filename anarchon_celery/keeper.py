@@ -406,7 +406,7 @@ class Keeper:
             native.sleep(LOOK_EVERY / 1000)
 
     def _look(self, leases: list[HeldLease]) -> None:
-        if not self._rest(leases):
+        if leases and not self._rest(leases):
             self._look_at(leases)
 
     def _rest(self, leases: list[HeldLease]) -> bool:

@@ -55,7 +55,8 @@ def test_what_is_due_is_claimed_and_recorded_in_portions(ran):
 def test_a_portion_takes_as_many_sql_statements_whatever_its_size(ran):
     calls, took = ran[OURS_SQL].calls['emit'], ran[OURS_SQL].emit[0]['seconds'] * JOBS
     assert 4 == calls['INSERT'], 'one for each claim'
-    assert 4 * 13 <= calls.total() <= 4 * 13 + 5 * (1 + 2 * took), 'claims and records; and polls'
+    records = 4 * 13 - 6, 4 * 13  # the last may be recorded by the next tick
+    assert records[0] <= calls.total() <= records[1] + 5 * (1 + 2 * took), 'claims and records; and polls'
 
 
 @slow

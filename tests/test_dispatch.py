@@ -6,13 +6,14 @@ import secrets
 import socket
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from decimal import Decimal
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, signals
 from celery._state import task_join_will_block
 from celery.beat import BeatLazyFunc
 from kombu.exceptions import OperationalError
@@ -425,7 +426,26 @@ def test_nobody_listens_for_the_results_of_what_is_published(desk_at, redis_url,
         assert [] == client.pubsub_channels("*celery-task-meta-*")
         listened = desk.app.send_task("proj.sync")  # as it is where somebody does
         assert [f"celery-task-meta-{listened.id}".encode()] == client.pubsub_channels("*celery-task-meta-*")
-    assert not task_join_will_block()
+
+
+def test_meanwhile_others_may_wait_for_results(desk):
+    seen = []
+
+    def receive(**_):
+        seen.append(task_join_will_block())
+
+    with told_by(signals.before_task_publish, receive):
+        desk.publish()
+    assert [False] == seen
+
+
+@contextmanager
+def told_by(signal, receive):
+    signal.connect(receive)
+    try:
+        yield
+    finally:
+        signal.disconnect(receive)
 
 
 def posted(desk: Desk, count: int) -> list[str]:

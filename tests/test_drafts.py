@@ -18,7 +18,7 @@ from kombu.entity import Exchange, Queue
 from kombu.transport.redis import Channel
 from kombu.utils import functional
 
-from anarchon_celery import dispatch, headers
+from anarchon_celery import dispatch, headers, portions
 from anarchon_celery.config import Policy
 from anarchon_celery.dispatch import BrokerDown, Letter, NotSent, Posted, Publisher
 from anarchon_celery.drafts import may_be_batched, may_be_drafted
@@ -443,8 +443,9 @@ def test_a_connection_that_is_cut_while_a_queue_is_declared_is_a_broker_that_is_
 
 
 @pytest.fixture
-def hundred(stage, redis_server, redis_url):
+def hundred(stage, redis_server, redis_url, monkeypatch):
     """A beat with a hundred jobs that are due, whose broker is a Redis; and its requests to that."""
+    monkeypatch.setattr(portions, 'LEAST', 100)  # all of them in one claim
     entries = {f'job-{n:02}': {'task': 'proj.sync', 'schedule': 3600} for n in range(100)}
     beat = stage.beat(entries, broker=redis_url)
     posts = []
