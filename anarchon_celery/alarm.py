@@ -27,7 +27,6 @@ REST = 0.05
 #: How long one call waits for a wake-up (seconds): so long the thread goes on after its beat has stopped.
 AT_ONCE = 1.0
 
-
 #: How long one that may not listen leaves it at that (seconds): rights change, and a replica is promoted.
 AGAIN_AFTER = 60.0
 

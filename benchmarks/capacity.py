@@ -56,9 +56,9 @@ def capacity(arena: Arena, rounds: int, jobs: int) -> list[Row]:
         seen = [_measured(arena.store(kind), lambda pids=pids: _cpu_of(pids), jobs) for _ in range(rounds)]
         shares = [100 * costs.of_a_minute(NODES, JOBS) / 60 for costs in seen]
         note = "; ".join(f"{name} {1e6 * getattr(seen[-1], name):.0f}" for name in Costs.__slots__)
-        load.append(Line("", who, "% of a core", shares, note=f"µs each: {note}"))
+        load.append(Line(who, "% of a core", shares, note=f"µs each: {note}"))
         most = [costs.most_jobs(NODES, cores) for costs in seen]
-        ends.append(Line("", who, "jobs a minute", most, note=f"cores used up: {cores}"))
+        ends.append(Line(who, "jobs a minute", most, note=f"cores used up: {cores}"))
     work = f"{NODES} nodes: modelled from the server's CPU time for each verb, measured here"
     return [
         Row(f"load of {NODES} nodes × {JOBS:,} jobs a minute", work, "", load),

@@ -43,13 +43,13 @@ def _cluster(arena: Arena, schedule: dict[str, Any], **conf: Any) -> Iterator[Cl
 def of_beat(arena: Arena, rounds: int, *, everybody: bool) -> Row:
     """One of two beats is killed; the time without any emission, of a job each second."""
     ours = [_beat_of_ours(arena) for _ in range(rounds)]
-    lines = [Line("", "anarchon-celery", "s", ours)]
+    lines = [Line("anarchon-celery", "s", ours)]
     if arena.with_peers and everybody:
         tuned = [_redbeat(arena, lock=10, loop=2)["gap"] for _ in range(rounds)]
-        lines.append(Line("", "celery-redbeat, lock 10 s, loop 2 s", "s", tuned))
+        lines.append(Line("celery-redbeat, lock 10 s, loop 2 s", "s", tuned))
         left = _redbeat(arena, lock=None, loop=None)["left"]
         note = "read from its lock, which was to last so much longer; then up to its loop of 300 s"
-        lines.append(Line("", "celery-redbeat, by default", "s", [left], note=note))
+        lines.append(Line("celery-redbeat, by default", "s", [left], note=note))
     return Row(
         "failover of beat",
         "two beats, one job each second; kill -9 one that emits; how late the latest slot of the next five "
@@ -118,7 +118,7 @@ def of_holder(arena: Arena, rounds: int) -> list[Row]:
     for name, work, goal, end in cases:
         values = [_second_start(arena, end) for _ in range(rounds)]
         work += "; until the next attempt has begun elsewhere (poll 1 s)"
-        rows.append(Row(name, work, goal, [Line("", "anarchon-celery", "s", values)]))
+        rows.append(Row(name, work, goal, [Line("anarchon-celery", "s", values)]))
     return rows
 
 

@@ -12,7 +12,6 @@ from typing import Any
 class Line:
     """One contestant in one row. ``values`` has one figure a round; ``cpu`` the CPU time of the same work."""
 
-    row: str
     who: str
     unit: str
     values: list[float]
@@ -69,7 +68,7 @@ class Row:
     def of_json(cls, plain: Mapping[str, Any]) -> Row:
         """Return the row that :meth:`as_json` told of."""
         names = ("who", "unit", "values", "cpu", "calls", "note")
-        lines = [Line("", **{name: line[name] for name in names}) for line in plain["lines"]]
+        lines = [Line(**{name: line[name] for name in names}) for line in plain["lines"]]
         return cls(plain["name"], plain["work"], plain["goal"], lines, plain["note"])
 
 

@@ -30,7 +30,7 @@ def growth(courses: Courses, sizes: tuple[int, ...]) -> list[Row]:
     for name, (unit, values, goal) in _OF.items():
         of_emission = name in ("emission", "memory")
         lines = [
-            Line("", _who(one, size), unit, values(course), note=_note(course, size) if of_emission else "")
+            Line(_who(one, size), unit, values(course), note=_note(course, size) if of_emission else "")
             for (one, size), course in ran.items()
         ]
         lines.sort(key=lambda line: line.who.partition(":")[0] != OURS.who)

@@ -33,7 +33,7 @@ def heartbeats(arena: Arena, rounds: int, running: tuple[int, ...], seconds: int
         others = ", ".join(f"{number} × {_SAID.get(verb, verb)}" for verb, number in sorted(calls.items()))
         note = f"beside them in {seconds} s: {others or 'nothing'}"
         lines.append(
-            Line("", f"{count} running", "% of a core", [cpu for cpu, _ in seen], calls=renewals, note=note)
+            Line(f"{count} running", "% of a core", [cpu for cpu, _ in seen], calls=renewals, note=note)
         )
     return Row(
         "heartbeats",

@@ -32,7 +32,7 @@ def _line(count: int, jobs: int, seen: list[dict[str, Any]], calls: int) -> Line
     largest = [max(told["shares"]) / jobs for told in seen]
     note = f"by the busiest node {median(largest):.0%} (in one round {max(largest):.0%})" if count > 1 else ""
     who = f"{count} node{'s' if count > 1 else ''}"
-    return Line("", who, "ms", [told["last"] for told in seen], calls=calls / jobs, note=note)
+    return Line(who, "ms", [told["last"] for told in seen], calls=calls / jobs, note=note)
 
 
 def _once(arena: Arena, jobs: int, nodes: int, *, counts: bool = False) -> dict[str, Any]:

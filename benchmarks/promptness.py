@@ -27,7 +27,7 @@ def lateness(arena: Arena, rounds: int, seconds: int) -> list[Row]:
     return [
         Row(
             f"lateness, p{round(100 * part)}", work, goal,
-            [Line("", one.who, "ms", [percentile(late, part) for late in seen[one]]) for one in those], note,
+            [Line(one.who, "ms", [percentile(late, part) for late in seen[one]]) for one in those], note,
         )
         for part, goal in ((0.5, "at most 3 ms"), (0.99, "at most 25 ms"))
     ]  # fmt: skip

@@ -12,15 +12,10 @@ Made = Callable[[Entrant, Course], Line]
 
 def _row(courses: Courses, jobs: int, name: str, work: str, goal: str, made: Made, *, bare: bool) -> Row:
     ran = courses.with_jobs(jobs)
-    lines = [_named(made(one, course), name) for one, course in ran.items() if bare or one is not BARE]
+    lines = [made(one, course) for one, course in ran.items() if bare or one is not BARE]
     absent = ", ".join(courses.left_out(jobs))
     note = f"Left out: {absent}, which takes many minutes with so many (--patient)" if absent else ""
     return Row(name, work, goal, lines, note)
-
-
-def _named(line: Line, row: str) -> Line:
-    line.row = row
-    return line
 
 
 def emission(courses: Courses, jobs: int) -> Row:
@@ -32,7 +27,7 @@ def emission(courses: Courses, jobs: int) -> Row:
         cpu = [1000 * told["cpu"] for told in course.emit]
         emitted = course.emit[0]["emitted"]
         note = "" if emitted == jobs else f"over the first {emitted:,} of them"
-        return Line("", one.who, "ms", values, cpu, calls, note)
+        return Line(one.who, "ms", values, cpu, calls, note)
 
     return _row(
         courses, jobs, f"one emission, {jobs:,} due at once",
@@ -47,7 +42,7 @@ def idle(courses: Courses, jobs: int) -> Row:
     def line(one: Entrant, course: Course) -> Line:
         calls = course.calls["idle"].total() / course.ticks if one.has_store else None
         values = [1000 * told["seconds"] for told in course.idle]
-        return Line("", one.who, "ms", values, [1000 * told["cpu"] for told in course.idle], calls)
+        return Line(one.who, "ms", values, [1000 * told["cpu"] for told in course.idle], calls)
 
     return _row(
         courses, jobs, f"idle tick, {jobs:,} jobs",
@@ -62,7 +57,7 @@ def start(courses: Courses, jobs: int) -> Row:
     def line(one: Entrant, course: Course) -> Line:
         values, cpu = ([told[name] for told in course.start] for name in ("seconds", "cpu"))
         calls = float(course.calls["start"].total()) if one.has_store else None
-        return Line("", one.who, "s", values, cpu, calls)
+        return Line(one.who, "s", values, cpu, calls)
 
     return _row(
         courses, jobs, f"start, {jobs:,} static jobs",
@@ -75,7 +70,7 @@ def memory(courses: Courses, jobs: int) -> Row:
     """The memory of a beat that has published."""
 
     def line(one: Entrant, course: Course) -> Line:
-        return Line("", one.who, "MB", [told["megabytes"] for told in course.emit])
+        return Line(one.who, "MB", [told["megabytes"] for told in course.emit])
 
     return _row(
         courses, jobs, f"memory, {jobs:,} jobs",

@@ -98,7 +98,7 @@ def test_a_row_says_who_is_not_in_it_and_why():
     courses = Courses(SimpleNamespace(has=lambda who, is_peer: True), 1)
     assert ([], [DJANGO.who]) == (courses.left_out(1_000), courses.left_out(10_000))
     assert [] == Courses(courses.arena, 1, patient=True).left_out(10_000)
-    row = Row('start', 'it starts', 'soon', [Line('', 'we', 's', [1])], 'Left out: they')
+    row = Row('start', 'it starts', 'soon', [Line('we', 's', [1])], 'Left out: they')
     assert '  goal: soon\n  Left out: they\n' in report.table([row])
 
 
@@ -115,7 +115,7 @@ def test_who_takes_too_long_is_interrupted_whatever_it_catches():
 
 
 def test_a_ratio_is_that_of_each_round_with_its_own():
-    ours, theirs = Line('', 'we', 'ms', [1, 10, 2]), Line('', 'they', 'ms', [3, 30, 8])
+    ours, theirs = Line('we', 'ms', [1, 10, 2]), Line('they', 'ms', [3, 30, 8])
     assert 3 == theirs.ratio_to(ours)
     assert (8, (3, 30)) == (theirs.median, theirs.spread)
 
@@ -147,7 +147,7 @@ def test_the_picture_can_be_drawn(tmp_path):
     from benchmarks.picture import draw
 
     def line(who, *values):
-        return Line('', who, 'ms', list(values))
+        return Line(who, 'ms', list(values))
 
     sizes = [line(f'{OURS.who}: {size:,} jobs', 1) for size in (100, 1_000)]
     rows = [
@@ -160,7 +160,7 @@ def test_the_picture_can_be_drawn(tmp_path):
 
 def test_rows_that_are_measured_again_are_put_in_the_place_of_the_old_ones(tmp_path, monkeypatch):
     def row(name, value):
-        return Row(name, 'work', 'goal', [Line('', 'ours', 'ms', [value, 2 * value], [1.0], 3.0, 'as told')])
+        return Row(name, 'work', 'goal', [Line('ours', 'ms', [value, 2 * value], [1.0], 3.0, 'as told')])
 
     machine = {'cores': 2, 'load': 0.5}
     file = tmp_path / 'measured.json'
