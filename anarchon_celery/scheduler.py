@@ -5,8 +5,9 @@ Celery's scheduler only the entries and the loop around :meth:`Scheduler.tick` a
 tick blocks for minutes while the broker is down, and its fire times depend on the last run.
 
 What Celery demands of a scheduler and is easy to miss: ``close()`` is called inside the signal
-handler, in the middle of a tick, and again afterwards, so the first call may only look away; an
-exception out of ``tick`` ends beat, so none comes out, but where beat is to end.
+handler, in the middle of a tick, and again afterwards, so the first call may only look away, and
+what the handler raises then may be lost to whatever code it interrupts; an exception out of ``tick``
+ends beat, so none comes out, but where beat is to end.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             emit(Noted(note))
 
     def _begin(self) -> None:
-        self._ticking = False
+        self._ticking = self._told_to_stop = False
         self._started = False
         self._registered_at: int | None = None
         self._poll_at = self._prune_at = 0
@@ -153,6 +154,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         """Publish what is due, take over what was left; return the seconds until the next look."""
         with speaking_as(self.node.name):
             seconds = self._tick()
+        self._stop_if_told()
         return self._doze(seconds) if self._alarm.is_set else seconds
 
     def _doze(self, seconds: float) -> float:
@@ -162,6 +164,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         return 0.0
 
     def _tick(self) -> float:
+        self._stop_if_told()
         self._go_with_the_worker()
         self._ticking = True
         try:
@@ -181,6 +184,15 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             return self._sleep(self.config.poll)
         finally:
             self._ticking = False
+
+    def _stop_if_told(self) -> None:
+        """End, if the ``SystemExit`` of the signal's handler went nowhere.
+
+        It is raised wherever this thread is. What calls back to Python from C may lose it, or make another
+        error of it: so does, up to CPython 3.11, a ``__set_name__`` in a module that is only just imported.
+        """
+        if self._told_to_stop:
+            raise SystemExit
 
     def _go_with_the_worker(self) -> None:
         """End, as on a stop, if this beat is embedded in a worker that was killed."""
@@ -414,6 +426,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def close(self) -> None:
         """Give back what was claimed and not published; called in the middle of a tick and again after it."""
+        self._told_to_stop = True
         if hasattr(self, "dispatcher") and not self._ticking:
             with speaking_as(self.node.name):
                 self._give_back()

@@ -26,6 +26,7 @@ from anarchon_celery.dispatch import Publisher
 from anarchon_celery.protocol import Holding, Node, Offer, Registration, Release, RunKey, Start, Started
 from anarchon_celery.slots import Interval, iso
 from anarchon_celery.stores import new_nonce, open_store
+from tests import projects
 from tests.processes import wait_until
 from tests.rollback import wipe
 from tests.servers import free_port
@@ -1201,6 +1202,49 @@ def test_a_stop_in_the_middle_of_a_tick_gives_back_what_was_not_published(stage,
     calls = Counter(faults.calls)
     beat.close()
     assert calls == faults.calls, "once more changes nothing"
+
+
+def test_a_stop_that_is_lost_in_the_middle_of_a_tick_ends_beat_after_it(stage, log):
+    """Up to CPython 3.11 what a signal's handler raises during an import may come out as a RuntimeError."""
+    beat = stage.beat({name: {"task": "t", "schedule": 3600} for name in ("first", "second")})
+    publish = beat.publisher.publish
+
+    def stopped(entry, *rest):
+        if entry.name == "first":
+            beat.close()
+            raise RuntimeError("Error calling __set_name__") from SystemExit()
+        return publish(entry, *rest)
+
+    beat.publisher.publish = stopped
+    with pytest.raises(SystemExit):
+        beat.tick()
+    beat.close()
+    found = {run.job: run.state for run in open_store(stage.url).runs()}
+    assert {"first": "claimed", "second": "published"} == found, "the first one's deadline decides"
+    assert [] == open_store(stage.url).nodes(), "it has taken its leave"
+    with pytest.raises(SystemExit):
+        beat.tick()
+
+
+SWALLOWS = """
+from celery.signals import before_task_publish
+import os, signal
+
+@before_task_publish.connect(weak=False)
+def stop(**_):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except BaseException as lost:
+        print(f"swallowed {lost!r}", flush=True)
+"""
+
+
+def test_a_real_beat_stops_if_what_it_interrupts_swallows_that(tmp_path, processes, redis_url, redis_server):
+    projects.write(tmp_path, broker=redis_server.url(1), store=redis_url, before=SWALLOWS, body="pass")
+    beat = processes.celery("-A", "proj", "beat", "-l", "info")
+    beat.wait_for(r"swallowed SystemExit\(\)", 30)
+    assert 0 == beat.wait(20), beat.tail()
+    assert [] == open_store(redis_url).nodes(), "it has taken its leave"
 
 
 def test_a_claim_whose_answer_was_lost_is_given_back_when_the_node_stops(stage):
