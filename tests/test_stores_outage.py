@@ -41,6 +41,7 @@ from anarchon_celery.stores import Store, open_store
 from anarchon_celery.stores.dialects import LONGEST_CALL
 from anarchon_celery.stores.sql import SqlStore
 from anarchon_celery.stores.transactions import REPEATS
+from tests.processes import wait_until
 from tests.proxy import Proxy
 from tests.servers import free_port
 from tests.test_stores_sql import BEAT, HOUR, MINUTE, SECOND, T, begin, claim, refused, register, statements
@@ -306,14 +307,13 @@ def test_a_node_that_vanishes_in_the_middle_of_a_step_holds_its_job_for_some_sec
                     site.proxy.requests_vanish = site.proxy.answers_vanish = True
 
             event.listen(store._engine, "before_cursor_execute", fall_silent)
-            seconds, error = took(lambda: claim(store, "report", nonce="gone"))
-            assert isinstance(error, StoreUnreachable)
-            began = time.monotonic() - seconds
-            claim_too = partial(claim, other, "report", nonce="here")
-            while isinstance(answer := took(claim_too)[1], StoreUnreachable):
-                assert time.monotonic() - began < 15
-            assert answer == ["won"]
-            assert time.monotonic() - began < 2 * LONGEST_CALL
+            with ThreadPoolExecutor(1) as pool:
+                gone = pool.submit(took, lambda: claim(store, "report", nonce="gone"))
+                wait_until(lambda: site.proxy.requests_vanish)
+                # Who waits for the job outlives the server's patience with who has it.
+                seconds, answer = took(lambda: claim(other, "report", nonce="here"))
+                assert (answer, isinstance(gone.result(10)[1], StoreUnreachable)) == (["won"], True)
+            assert seconds > 1, "the job was not locked"
 
     side_by_side(vanish, sites)
 
@@ -409,7 +409,7 @@ def test_a_verb_of_two_transactions_is_one_call(site):
             # Said between two statements, or of the one that was under way.
             assert re.search("too slowly|no answer within|timed out", str(error))
             assert isinstance(error, StoreUnreachable)
-            assert seconds < 1.1
+            assert seconds < 1.7, "nearly two calls"
 
 
 def test_what_would_be_committed_too_late_is_not_committed(site):

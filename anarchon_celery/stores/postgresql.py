@@ -46,14 +46,11 @@ from sqlalchemy.engine import URL, ExceptionContext
 from ..errors import StoreUnusable
 from .budget import left
 from .connecting import Connector
-from .dialects import POOL, Dialect
+from .dialects import LEAST_SILENCE, POOL, SILENCE, Dialect
 from .notifications import Notifications, notify
 
 #: How long an answer is waited for, and how long one is waited for while a connection is made.
 ANSWER_WITHIN, CONNECTED_WITHIN = 3.5, 3
-
-#: What the server waits for, as parts of our patience: it gives up before we do, if it can.
-_TIMEOUTS = {"statement_timeout": 1, "lock_timeout": 1, "idle_in_transaction_session_timeout": 2}
 
 #: What psycopg waits for, as poll knows it.
 _POLLED = {1: select.POLLIN, 2: select.POLLOUT, 3: select.POLLIN | select.POLLOUT}
@@ -80,9 +77,12 @@ def _engine(url: URL, given: Mapping[str, Any], patience: float) -> tuple[URL, d
 
 def _attend(engine: Engine, patience: float) -> None:
     connector = Connector(_connect)
-    timeouts = "".join(
-        f"; SET LOCAL {name} = {round(times * patience * 1000)}" for name, times in _TIMEOUTS.items()
-    )
+    # The server gives up before we do, if it can.
+    waits = {
+        "statement_timeout": patience, "lock_timeout": patience,
+        "idle_in_transaction_session_timeout": max(LEAST_SILENCE, SILENCE * patience),
+    }  # fmt: skip
+    timeouts = "".join(f"; SET LOCAL {name} = {round(1000 * seconds)}" for name, seconds in waits.items())
 
     def begin(connection: Connection) -> None:
         kind = connection.get_execution_options().get("transaction", "")

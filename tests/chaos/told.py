@@ -18,7 +18,7 @@ STORE_TAIL, BROKER_TAIL = jobs.LEASE + jobs.CLAIM_TIMEOUT, 3 * jobs.START_TIMEOU
 VANISHING = (
     'pause beat', 'pause worker', 'requests vanish', 'answers vanish', 'half-open', 'delay',
 )  # fmt: skip
-HELD = 6.0
+HELD = 2.0
 FOREVER = float('inf')
 LONGEST = 180.0  #: no strike takes longer than this, its tail included (seconds)
 
@@ -236,7 +236,7 @@ class Told:
         """In a database who vanishes holds what others wait for.
 
         "A node that vanishes in the middle of a step, so that the server does not learn of it, holds the jobs
-        of that step for 6 s" (docs/stores.md); a file, until it goes on.
+        of that step for 2 s" (docs/stores.md); a file, until it goes on.
         """
         return fault.target in ('store', 'broker') or (
             self.play['store'] != 'redis' and fault.kind in VANISHING
