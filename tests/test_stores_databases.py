@@ -203,7 +203,7 @@ def waiting(server: Database) -> int:
     """How many connections wait for a lock."""
     if is_postgresql(server):
         return len(server.run("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
-    # Not information_schema.innodb_trx: while it is read more often than each 0.1 s it tells what it told first.
+    # Not information_schema.innodb_trx: read more often than each 0.1 s it tells what it told first.
     ((_, many),) = server.run("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
     return int(many)
 

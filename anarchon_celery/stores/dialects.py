@@ -56,8 +56,8 @@ LONGEST_CALL = 5.0
 #: Which part of that it waits for its turn.
 PATIENCE = 0.6
 
-#: For how long a server bears with a transaction in which its node says nothing: less than others wait for what
-#: that one has locked, so that they have it in the end; a step that was only slow is done again.
+#: For how long a server bears with a transaction in which its node says nothing: less than others wait
+#: for what that one has locked, so that they have it in the end; a step that was only slow is done again.
 SILENCE = 2 / 3
 
 #: And for no less than this (seconds).

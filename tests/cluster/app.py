@@ -14,6 +14,7 @@ from celery import Celery
 from celery import Task as PlainTask
 
 import anarchon_celery
+import example_project.whole_messages  # noqa: F401
 from anarchon_celery.fencing import fenced_hset
 
 app = Celery('tests.cluster.app', task_cls=anarchon_celery.Task)
