@@ -93,6 +93,7 @@ class Publisher:
         self.patience = patience
         self._connection: Any = None
         self._producer: Any = None
+        self._midway = False  #: in an exchange with the broker
 
     def publish(
         self, entry: ScheduleEntry, run: Run, policy: Policy, supervised: bool | None = None
@@ -165,11 +166,12 @@ class Publisher:
         if posted.draft is None or posted.problem is not None:
             return
         try:
-            posted.draft.publish(producer)  # its queue may have to be declared
+            with self._exchange():
+                posted.draft.publish(producer)  # its queue may have to be declared
         except Exception as reason:
             posted.problem = NotSent(in_one_line(reason))
             if is_of_connection(reason) or isinstance(reason, producer.connection.connection_errors):
-                self.close()
+                self._hang_up()
                 posted.problem = BrokerDown(in_one_line(reason))
                 raise posted.problem from reason  # the batch is broken, too
 
@@ -179,13 +181,14 @@ class Publisher:
     def _told_apart(self) -> Iterator[None]:
         """Tell what is certainly not out from what may be."""
         try:
-            yield
+            with self._exchange():
+                yield
         except NotSent:
             raise
         except _NOTHING_WENT_OUT as reason:
             raise NotSent(in_one_line(reason)) from reason
         except Exception as reason:
-            self.close()
+            self._hang_up()
             if any(isinstance(cause, _NEVER_CONNECTED) for cause in _causes(reason)):
                 raise BrokerDown(in_one_line(reason)) from reason
             raise
@@ -198,11 +201,12 @@ class Publisher:
         """
         if self._producer is None:
             try:
-                channel = self._connect().channel()
+                with self._exchange():
+                    channel = self._connect().channel()
                 self._producer = self.app.amqp.Producer(channel, auto_declare=False)
             except Exception as reason:
                 why = self._why_not(reason)
-                self.close()
+                self._hang_up()
                 raise BrokerDown(why) from reason
         return self._producer
 
@@ -244,14 +248,39 @@ class Publisher:
             else:
                 self.app.send_task(entry.task, args, kwargs, **options)
 
+    @contextmanager
+    def _exchange(self) -> Iterator[None]:
+        """Note that something is asked of the broker, for as long; who stops beat may do so in the middle."""
+        self._midway = True
+        try:
+            yield
+        except Exception:  # whoever cannot trust the connection then hangs up
+            self._midway = False
+            raise
+        self._midway = False
+
     def close(self) -> None:
         """Give the connection back; the next publication makes another."""
-        connection, self._connection, self._producer = self._connection, None, None
-        if connection is not None:
-            try:
+        if self._midway:
+            return self._hang_up()
+        if (connection := self._let_go()) is not None:
+            with suppress(Exception):  # a dead connection may fail to close: it is dead either way
                 connection.release()
-            except Exception:  # a dead connection may fail to close: it is dead either way
-                return
+
+    def _hang_up(self) -> None:
+        """Close the connection without a word.
+
+        In good order an AMQP connection closes with a question, and where one answer was read in part, what
+        comes next is taken for an answer of any length, which is waited for without end.
+        """
+        if (connection := self._let_go()) is not None:
+            with suppress(Exception):
+                connection.collect()
+
+    def _let_go(self) -> Any:
+        connection, self._connection, self._producer = self._connection, None, None
+        self._midway = False
+        return connection
 
 
 class _Unasked:

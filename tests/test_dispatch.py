@@ -338,6 +338,31 @@ def test_a_publisher_may_be_closed_twice_and_used_again(desk):
     assert 2 == len(desk.messages())
 
 
+@pytest.mark.parametrize("read", ["head", "rest"])
+def test_a_stop_in_the_middle_of_an_answer_leaves_nothing_to_wait_for(desk_at, rabbitmq_url, read):
+    """In good order it would close with a question, and take the rest of one answer for that of another."""
+    desk = desk_at(rabbitmq_url)
+    desk.publish()
+    transport = desk.publisher._connection.connection.transport
+    whole = transport._read
+
+    def stopped(size, initial=False, **how):
+        if initial == (read == "head"):
+            raise SystemExit  # of the handler of a signal
+        return whole(size, initial, **how)
+
+    transport._read = stopped
+    with pytest.raises(SystemExit):
+        desk.publish()
+    transport._read = whole
+    closing = threading.Thread(target=desk.publisher.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    desk.publish()
+    assert len(desk.messages()) in (2, 3), "the one that was interrupted may be out"
+
+
 def test_a_connection_that_fails_to_close_is_dropped_all_the_same(desk, monkeypatch):
     desk.publish()
     connection = desk.publisher._connection
