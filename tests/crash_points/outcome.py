@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anarchon_celery.protocol import Run
@@ -54,6 +54,7 @@ class Known:
     alone: frozenset[str]  #: the jobs under overlap skip
     poll: float
     grace: float
+    claim_timeout: float
     ended: dict[Key, Run] = field(default_factory=dict)
     floors: dict[str, int] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)  #: what was wrong before
@@ -61,19 +62,26 @@ class Known:
 
     def judge(
         self, outcome: Outcome, blows: Sequence[Blow], told: Told, runs: Mapping[Key, Run],
-        slots: Sequence[Key], floors: dict[str, int],
+        slots: Sequence[Key], floors: dict[str, int], held: float,
     ) -> None:  # fmt: skip
-        """Look at a case at rest: ``slots`` came due meanwhile, ``runs`` is what there is by now."""
+        """Look at a case at rest: ``slots`` came due meanwhile, ``runs`` is what there is by now.
+
+        ``held`` is for how long nobody got at the store, for who was stopped had it (seconds).
+        """
         case = outcome.case
         hit = [key for key in blows[-1].keys if key.job == case.point.job]
         self.touched |= {key for blow in blows for key in _touched(blow, told)}
+        due = slots
+        if held >= self.claim_timeout:
+            due = [*_beside(slots, blows[0].at, held)]
+            self.touched |= set(walls.alive(told, blows[0].at, held))  # nobody renews
         meanwhile = {key: runs[key] for key in slots if key in runs}
         found = [
-            *walls.ends(runs, slots, dict.fromkeys(hit, case.end), self.alone),
+            *walls.ends(runs, due, dict.fromkeys(hit, case.end), self.alone),
             *walls.bodies_of_successes(meanwhile, told), *walls.final(self.ended, runs),
             *walls.winners(told), *walls.leases(told, self.alone), *walls.trust(told, self.alone),
             *walls.fences(told), *walls.checked_writes(told),
-            *walls.deadlines(told, self.poll, self.grace), *walls.starts(told, self.touched),
+            *walls.deadlines(told, self.poll, self.grace + held), *walls.starts(told, self.touched),
             *walls.counts(meanwhile, self.touched, len(blows)), *walls.floors(self.floors, floors),
         ]  # fmt: skip
         # What was written down is all looked at each time: what comes between the cases counts for the next.
@@ -85,6 +93,13 @@ class Known:
         if hit and hit[0] in runs:
             outcome.attempts, outcome.dispatches = runs[hit[0]].attempt, runs[hit[0]].dispatch
             outcome.again = walls.begun_again(told, hit[0], blows[-1].at)
+
+
+def _beside(slots: Sequence[Key], begin: float, held: float) -> Iterator[Key]:
+    """Those that did not come due while nobody got at the store, nor a moment before: these may be missed."""
+    for key in slots:
+        if not begin - 1 <= key.slot / 1000 <= begin + held + 1:
+            yield key
 
 
 def _touched(blow: Blow, told: Told) -> set[Key]:

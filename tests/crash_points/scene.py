@@ -24,6 +24,8 @@ POLL = 0.5
 #: How long until somebody comes to the point, until those who were replaced are ready, until all is at rest.
 #: A worker that stops may take 30 s more: so long billiard's children wait for a parent that waits for them.
 REACHED, READY, REST = 45.0, 60.0, 40.0
+#: For how long a server keeps what a stopped process had locked, with the claim timeout that is set here.
+HELD = 1.0
 #: For how long after the last blow slots are looked at as well.
 PEACE = 1.0
 
@@ -75,7 +77,7 @@ class Scene:
         }  # fmt: skip
         self.orders = Orders(folder)
         self.told = Told(self.cluster.history_file)
-        self.known = Known(alone=ALONE, poll=POLL, grace=pace.grace)
+        self.known = Known(alone=ALONE, poll=POLL, grace=pace.grace, claim_timeout=pace.lease)
         self.lease = pace.lease
 
     # the processes ------------------------------------------------------------------------------
@@ -133,6 +135,7 @@ class Scene:
 
     def _play(self, case: Case, outcome: Outcome) -> None:
         begun = time.time()
+        marks = {beat: beat.mark() for beat in self.beats}
         self.orders.give(case)
         self._bring_a_beat(case)
         blows = self._wait_for_blows(case)
@@ -146,8 +149,20 @@ class Scene:
             for job, (every, *_) in JOBS.items()
             for slot in interval_slots(every, 1000 * begun, 1000 * (over + PEACE))
         ]
-        self.known.judge(outcome, blows, self.told.read(), runs, slots, self._floors())
+        held = self._held(blows, marks)
+        self.known.judge(outcome, blows, self.told.read(), runs, slots, self._floors(), held)
         outcome.stale = self._stale_writes()
+
+    def _held(self, blows: list[Blow], marks: dict[Process, int]) -> float:
+        """For how long a stopped process kept what a beat says that it waited for (seconds).
+
+        "A node that vanishes in the middle of a step, so that the server does not learn of it, holds the jobs
+        of that step", a file until it goes on: docs/stores.md.
+        """
+        waited = any('waiting for the store' in beat.output[mark:] for beat, mark in marks.items())
+        if not waited or not any(blow.stops for blow in blows):
+            return 0.0
+        return {'redis': 0.0, 'sqlite': 3 * self.lease}.get(self.store, HELD)
 
     def _bring_a_beat(self, case: Case) -> None:
         """Some points are on no beat's way but that of one which begins, or stops."""

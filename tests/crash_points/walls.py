@@ -155,6 +155,13 @@ def deadlines(told: Told, poll: float, grace: float) -> Iterator[str]:
         met.add((one.key, one.seen))
 
 
+def alive(told: Told, begin: float, length: float) -> Iterator[Key]:
+    """Yield the runs of the bodies that did something in that time."""
+    for line in told.bodies:
+        if begin <= line['at'] <= begin + length:
+            yield line['key']
+
+
 def starts(told: Told, touched: AbstractSet[Key]) -> Iterator[str]:
     """6: what no fault touched is started once; and no attempt, and none of its tries, begins twice."""
     begun = defaultdict(list)
