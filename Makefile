@@ -24,12 +24,13 @@ docs: $(VENV)/.dev
 endings: $(VENV)/.dev
 	$(BIN)/python -m tests.cluster.endings --write $(ARGS)
 
-# What of the package the tests run, branches too, in all their processes: half an hour and more. The figure, and
-# by file what is not covered, go into build/coverage.txt. A part: make coverage ARGS='-m "not cluster"'
+# What of the package the tests run, branches too, in all their processes: half an hour. The figure, and by file what
+# is not covered, go into build/coverage.txt. A part: make coverage ARGS=tests/test_lease.py
 coverage: export COVERAGE_FILE = $(CURDIR)/build/coverage/data
 coverage: $(VENV)/.dev
 	rm -rf build/coverage && mkdir -p build/coverage
-	-$(BIN)/python -m coverage run -m pytest -o timeout=600 $(ARGS)
+	-$(BIN)/python -m coverage run -m pytest -o timeout=600 -m 'not timed' -n 4 --dist loadfile $(ARGS)
+	-$(BIN)/python -m coverage run -m pytest -o timeout=600 -m timed $(ARGS)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --show-missing --skip-covered --sort=miss > build/coverage.txt
 	@tail -n 1 build/coverage.txt
