@@ -8,7 +8,7 @@ is given back, so that a node with a working broker has it; else its deadline de
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry, _evaluate_entry_args, _evaluate_entry_kwargs
 from celery.exceptions import QueueNotFound
 from celery.utils import uuid
+from kombu.compression import get_encoder
 from kombu.exceptions import EncodeError, OperationalError, SerializerNotInstalled
 
 from . import arguments, headers
@@ -33,8 +34,9 @@ _NEVER_CONNECTED = (ConnectionRefusedError, socket.gaierror)
 #: More than any batch holds: it goes out when it is told to, and not before.
 _ALL = 1_000_000
 
-#: What is wrong with the message itself: raised before anything goes out.
-_NOTHING_WENT_OUT = (EncodeError, SerializerNotInstalled, QueueNotFound, TypeError)
+#: What is wrong with the message itself: raised before anything goes out. A KeyError counts for kombu 5.7 as
+#: one of a Redis connection's, and comes out as an OperationalError: consumers meet it, publishers do not.
+_NOTHING_WENT_OUT = (EncodeError, SerializerNotInstalled, QueueNotFound, TypeError, KeyError)
 
 
 #: By the transport's driver. A broker that hangs must not hang beat; an AMQP publication counts when
@@ -170,6 +172,8 @@ class Publisher:
                 posted.draft.publish(producer)  # its queue may have to be declared
         except Exception as reason:
             posted.problem = NotSent(in_one_line(reason))
+            if _is_of_message(reason):
+                return
             if is_of_connection(reason) or isinstance(reason, producer.connection.connection_errors):
                 self._hang_up()
                 posted.problem = BrokerDown(in_one_line(reason))
@@ -185,9 +189,9 @@ class Publisher:
                 yield
         except NotSent:
             raise
-        except _NOTHING_WENT_OUT as reason:
-            raise NotSent(in_one_line(reason)) from reason
         except Exception as reason:
+            if _is_of_message(reason):
+                raise NotSent(in_one_line(reason.__cause__ or reason)) from reason
             self._hang_up()
             if any(isinstance(cause, _NEVER_CONNECTED) for cause in _causes(reason)):
                 raise BrokerDown(in_one_line(reason)) from reason
@@ -241,12 +245,21 @@ class Publisher:
         if run.retries is not None:
             options["retries"] = run.retries
         args, kwargs = _arguments(entry, run)
+        self._refuse_compression(self.app.tasks.get(entry.task), options)
         options.update(task_id=task_id, producer=producer, retry=False)
         with _no_one_waits_for_its_result(self.app):
             if (task := self.app.tasks.get(entry.task)) is not None:
                 task.apply_async(args, kwargs, **options)
             else:
                 self.app.send_task(entry.task, args, kwargs, **options)
+
+    def _refuse_compression(self, task: Any, options: Mapping[str, Any]) -> None:
+        name = options.get("compression") or getattr(task, "compression", None)
+        if name := name or self.app.conf.task_compression:
+            try:
+                get_encoder(name)
+            except KeyError:
+                raise NotSent(f"compression={name!r} is unknown here, or its package is missing") from None
 
     @contextmanager
     def _exchange(self) -> Iterator[None]:
@@ -341,6 +354,13 @@ def _arguments(entry: ScheduleEntry, run: Run) -> tuple[Any, Any]:
 def is_of_connection(reason: BaseException) -> bool:
     """Whether it is the connection to the broker that failed, and not this message."""
     return any(isinstance(cause, (OSError, OperationalError)) for cause in _causes(reason))
+
+
+def _is_of_message(reason: Exception) -> bool:
+    """Whether it is this message that is wrong, so that nothing went out, and others may."""
+    return isinstance(reason, _NOTHING_WENT_OUT) or (
+        isinstance(reason, OperationalError) and isinstance(reason.__cause__, KeyError)
+    )
 
 
 def _no_options(patience: float) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import secrets
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from decimal import Decimal
@@ -16,6 +16,7 @@ import redis
 from celery import Celery, signals
 from celery._state import task_join_will_block
 from celery.beat import BeatLazyFunc
+from kombu import compression
 from kombu.exceptions import OperationalError
 from kombu.utils import functional
 
@@ -110,6 +111,10 @@ class Wire:
             threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
 
     def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        with suppress(OSError):  # who was there hangs up
+            self._carry_on(near, far)
+
+    def _carry_on(self, near: socket.socket, far: socket.socket) -> None:
         while asked := near.recv(65536):
             far.sendall(asked)
             answer = far.recv(65536)  # a request, an answer: a client that does not pipeline
@@ -234,8 +239,9 @@ def boom():
         ({"kwargs": {"a": BeatLazyFunc(boom)}}, "RuntimeError: no database"),
         ({"options": {"countdown": "soon"}}, "TypeError: "),
         ({"options": {"serializer": "nonsense"}}, "SerializerNotInstalled: "),
+        ({"options": {"compression": "nope"}}, "compression='nope' is unknown here, or its package is mis"),
     ],
-    ids=["not encodable", "lazy argument", "lazy keyword", "countdown", "serializer"],
+    ids=["not encodable", "lazy argument", "lazy keyword", "countdown", "serializer", "compression"],
 )
 def test_what_is_wrong_with_the_message_itself_is_said_in_one_line(desk, fields, line):
     with pytest.raises(NotSent) as failed:
@@ -246,6 +252,25 @@ def test_what_is_wrong_with_the_message_itself_is_said_in_one_line(desk, fields,
     assert [] == desk.messages()
     desk.publish()
     assert 1 == len(desk.messages()), "the connection is as good as before"
+
+
+def lookup(body):
+    raise KeyError("no such table")
+
+
+def test_a_key_error_is_the_messages_own_also_where_kombu_counts_it_as_the_connections(desk_at, redis_server):
+    desk = desk_at(redis_server.url(5))
+    desk.publish()
+    connection = desk.publisher._connection
+    compression.register(lookup, None, "application/x-lookup", ["lookup"])
+    with pytest.raises(NotSent, match="KeyError: 'no such table'") as failed:
+        desk.publish(options={"compression": "lookup"})
+    assert not isinstance(failed.value, BrokerDown)
+    assert desk.publisher._connection is connection
+    desk.app.conf.task_compression = "nope"
+    with pytest.raises(NotSent, match="compression='nope' is unknown here"):
+        desk.publish()
+    assert 1 == len(desk.messages())
 
 
 def test_a_queue_that_must_not_be_made_up_is_the_entrys_own_trouble(desk):

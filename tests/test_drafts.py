@@ -349,9 +349,10 @@ def boom(*args, **kwargs):
         ({'args': (object(),)}, 'EncodeError: '),
         ({'options': {'countdown': 'soon'}}, 'TypeError: '),
         ({'options': {'serializer': 'nonsense'}}, 'SerializerNotInstalled: '),
+        ({'options': {'compression': 'nope'}}, "compression='nope' is unknown here"),
         ({'options': {'router': None, 'queue': 5}}, ''),
     ],
-    ids=['not encodable', 'countdown', 'serializer', 'queue'],
+    ids=['not encodable', 'countdown', 'serializer', 'compression', 'queue'],
 )
 def test_what_is_wrong_with_one_message_keeps_no_other_back(desk, entry, line):
     good, bad, other = desk.post({}, entry, {})

@@ -59,6 +59,7 @@ class Known:
     floors: dict[str, int] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)  #: what was wrong before
     touched: set[Key] = field(default_factory=set)  #: runs that a blow was about, or whose holder it hit
+    held: float = 0.0  #: in the case before: what came due at its end is dispatched again in this one
 
     def judge(
         self, outcome: Outcome, blows: Sequence[Blow], told: Told, runs: Mapping[Key, Run],
@@ -81,14 +82,15 @@ class Known:
             *walls.bodies_of_successes(meanwhile, told), *walls.final(self.ended, runs),
             *walls.winners(told), *walls.leases(told, self.alone), *walls.trust(told, self.alone),
             *walls.fences(told), *walls.checked_writes(told),
-            *walls.deadlines(told, self.poll, self.grace + held), *walls.starts(told, self.touched),
+            *walls.deadlines(told, self.poll, self.grace + max(held, self.held)),
+            *walls.starts(told, self.touched),
             *walls.counts(meanwhile, self.touched, len(blows)), *walls.floors(self.floors, floors),
         ]  # fmt: skip
         # What was written down is all looked at each time: what comes between the cases counts for the next.
         outcome.wrong += [one for one in found if one not in self.said]
         self.said.update(found)
         self.ended |= {key: run for key, run in runs.items() if run.ended}
-        self.floors = floors
+        self.floors, self.held = floors, held
         outcome.slots = len(slots)
         if hit and hit[0] in runs:
             outcome.attempts, outcome.dispatches = runs[hit[0]].attempt, runs[hit[0]].dispatch
