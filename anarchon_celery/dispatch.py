@@ -23,7 +23,7 @@ from kombu.exceptions import EncodeError, OperationalError, SerializerNotInstall
 
 from . import arguments, headers
 from .config import Policy
-from .drafts import Draft, drafted, may_be_batched, may_be_drafted
+from .drafts import Draft, Telling, drafted, is_kombus, may_be_batched, may_be_drafted
 from .errors import in_one_line
 from .protocol import Run
 
@@ -93,11 +93,15 @@ class Publisher:
         self.patience = patience
         self._connection: Any = None
         self._producer: Any = None
+        self._in_use = False  #: and still so after a failure, or a stop in the middle
 
     def publish(
-        self, entry: ScheduleEntry, run: Run, policy: Policy, supervised: bool | None = None
-    ) -> str:
+        self, entry: ScheduleEntry, run: Run, policy: Policy, supervised: bool | None = None,
+        going: Callable[[], object] | None = None,
+    ) -> str:  # fmt: skip
         """Send the run's message and return its task id; ``supervised`` is None where beat does not know.
+
+        ``going`` is called before it may be out.
 
         Raises:
             NotSent: it is certainly not out; ``BrokerDown`` where no message could be.
@@ -105,9 +109,18 @@ class Publisher:
         """
         producer = self.connected()
         task_id: str = uuid()
-        with self._told_apart():
+        if going is not None:
+            producer = self._telling(entry, producer, going)
+        with self._using(), self._told_apart():
             self._send(Letter(entry, run, policy, supervised), task_id, producer)
         return task_id
+
+    def _telling(self, entry: ScheduleEntry, producer: Any, going: Callable[[], object]) -> Any:
+        """Have ``going`` called as late as can be: at once where not only Celery has a hand in sending."""
+        if may_be_drafted(self.app, self.app.tasks.get(entry.task)) and is_kombus(producer):
+            return Telling(producer, going)
+        going()
+        return producer
 
     # several together ---------------------------------------------------------------------------
 
@@ -128,7 +141,8 @@ class Publisher:
             return [Posted("", problem=reason) for _ in letters]
         posted = [self._draft(letter, producer) for letter in letters]
         try:
-            return posted if self._go_out(posted, producer, may_go) else []
+            with self._using():
+                return posted if self._go_out(posted, producer, may_go) else []
         except Exception as reason:
             for one in posted:
                 one.problem = one.problem or reason
@@ -176,6 +190,13 @@ class Publisher:
     # the connection -----------------------------------------------------------------------------
 
     @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Know of a connection whether all that was asked on it has its answer."""
+        self._in_use = True
+        yield
+        self._in_use = False
+
+    @contextmanager
     def _told_apart(self) -> Iterator[None]:
         """Tell what is certainly not out from what may be."""
         try:
@@ -198,8 +219,9 @@ class Publisher:
         """
         if self._producer is None:
             try:
-                channel = self._connect().channel()
-                self._producer = self.app.amqp.Producer(channel, auto_declare=False)
+                with self._using():
+                    channel = self._connect().channel()
+                    self._producer = self.app.amqp.Producer(channel, auto_declare=False)
             except Exception as reason:
                 why = self._why_not(reason)
                 self.close()
@@ -247,9 +269,15 @@ class Publisher:
     def close(self) -> None:
         """Give the connection back; the next publication makes another."""
         connection, self._connection, self._producer = self._connection, None, None
+        in_use, self._in_use = self._in_use, False
         if connection is not None:
             try:
-                connection.release()
+                if in_use:
+                    # Half of an answer may be read: who says goodbye would wait for the other's, RabbitMQ
+                    # for half a minute.
+                    connection.collect(socket.getdefaulttimeout())
+                else:
+                    connection.release()
             except Exception:  # a dead connection may fail to close: it is dead either way
                 return
 

@@ -14,6 +14,8 @@
         ├── StoreUnusable       an answer that rules it out: wrong version, no right, read-only
         └── StoreReplaced       another store than before: whoever has jobs in it registers them first
 
+``Stopped`` is no error: it ends a beat.
+
 The exceptions that end a run from inside, ``LeaseLost`` and ``HandedOver``, are Celery's kind of
 exception and live in :mod:`anarchon_celery.lease`; so does what a ``StaleFence`` is inside a run.
 
@@ -25,6 +27,10 @@ import re
 
 #: The longest text of an error that goes into a log line or a record.
 LONGEST_LINE = 1000
+
+
+class Stopped(SystemExit):
+    """A signal ends this beat, wherever it is: no ``exit()`` of the code that it interrupts."""
 
 
 class AnarchonError(Exception):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from decimal import Decimal
 
+import amqp.transport
 import pytest
 import redis
 from celery import Celery, signals
@@ -327,6 +328,30 @@ def test_one_connection_serves_all_publications(redis_server, redis_url, desk_at
         for _ in range(5):
             desk.publish()
         assert before == client.info("stats")["total_connections_received"]
+
+
+def test_who_is_stopped_in_the_middle_of_an_answer_does_not_wait_for_another(
+    rabbitmq_url, desk_at, monkeypatch
+):
+    """Its head is read and lost: the answer to a farewell would be taken for the rest, which it is not."""
+    desk = desk_at(rabbitmq_url)
+    desk.publish()
+    read = amqp.transport.TCPTransport._read
+
+    def stopped(transport, n, initial=False, *errors):
+        if not initial:
+            raise SystemExit
+        return read(transport, n, initial, *errors)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(amqp.transport.TCPTransport, "_read", stopped)
+        with pytest.raises(SystemExit):
+            desk.publish()
+    began = time.monotonic()
+    desk.publisher.close()
+    assert time.monotonic() - began < 5
+    desk.publish()
+    assert 3 == len(desk.messages())
 
 
 def test_a_publisher_may_be_closed_twice_and_used_again(desk):
