@@ -26,7 +26,7 @@ from typing import Any
 
 from celery.schedules import BaseSchedule
 
-from .errors import ScheduleError
+from .errors import ScheduleError, Stopped
 from .slots import EPOCH, FireTimes, from_iso
 from .wallclock import Zone
 
@@ -154,6 +154,8 @@ class Chain(FireTimes):
     def _asked(self, schedule: BaseSchedule, last_run_at: datetime) -> Any:
         try:
             return schedule.is_due(last_run_at)
+        except Stopped:
+            raise
         except SystemExit as reason:  # it would end beat
             raise ScheduleError(f"{type(schedule).__name__}.is_due() exits: {reason.code}") from reason
 

@@ -24,7 +24,7 @@ from kombu.exceptions import EncodeError, OperationalError, SerializerNotInstall
 
 from . import arguments, headers
 from .config import Policy
-from .drafts import Draft, drafted, may_be_batched, may_be_drafted
+from .drafts import Draft, Telling, drafted, is_kombus, may_be_batched, may_be_drafted
 from .errors import in_one_line
 from .protocol import Run
 
@@ -98,9 +98,12 @@ class Publisher:
         self._midway = False  #: in an exchange with the broker
 
     def publish(
-        self, entry: ScheduleEntry, run: Run, policy: Policy, supervised: bool | None = None
-    ) -> str:
+        self, entry: ScheduleEntry, run: Run, policy: Policy, supervised: bool | None = None,
+        going: Callable[[], object] | None = None,
+    ) -> str:  # fmt: skip
         """Send the run's message and return its task id; ``supervised`` is None where beat does not know.
+
+        ``going`` is called before it may be out.
 
         Raises:
             NotSent: it is certainly not out; ``BrokerDown`` where no message could be.
@@ -108,9 +111,18 @@ class Publisher:
         """
         producer = self.connected()
         task_id: str = uuid()
+        if going is not None:
+            producer = self._telling(entry, producer, going)
         with self._told_apart():
             self._send(Letter(entry, run, policy, supervised), task_id, producer)
         return task_id
+
+    def _telling(self, entry: ScheduleEntry, producer: Any, going: Callable[[], object]) -> Any:
+        """Have ``going`` called as late as can be: at once where not only Celery has a hand in sending."""
+        if may_be_drafted(self.app, self.app.tasks.get(entry.task)) and is_kombus(producer):
+            return Telling(producer, going)
+        going()
+        return producer
 
     # several together ---------------------------------------------------------------------------
 
@@ -288,7 +300,7 @@ class Publisher:
         """
         if (connection := self._let_go()) is not None:
             with suppress(Exception):
-                connection.collect()
+                connection.collect(socket.getdefaulttimeout())
 
     def _let_go(self) -> Any:
         connection, self._connection, self._producer = self._connection, None, None

@@ -43,10 +43,13 @@ class Dispatcher:
         """Whether it is too early to try the broker again."""
         return self._patience.lasts(self.store.clock.monotonic())
 
-    def publish(self, claims: Iterable[Claim], asked_at: float) -> None:
+    def take(self, claims: Iterable[Claim]) -> None:
+        """Keep what was won: it is published, or given back."""
+        self._claims.update((claim.key, claim.run) for claim in claims if claim.won and claim.run is not None)
+
+    def publish(self, asked_at: float) -> None:
         """Send each run we won while we may still trust the claim; then record them in one call."""
         trusted = trusted_until(asked_at, self.config.claim_timeout)
-        self._claims.update((claim.key, claim.run) for claim in claims if claim.won and claim.run is not None)
         together: list[Letter] = []
         for run in list(self._claims.values()):
             letter = self._letter(run, trusted)
@@ -98,14 +101,19 @@ class Dispatcher:
         return Letter(self.entries[run.job], run, job.policy, is_supervised)
 
     def _give_back(self, run: Run, delay: int = 0) -> None:
-        self._claims.pop(run.key, None)
         self._releases.append(Release(key=run.key, nonce=run.nonce, delay=delay))
+        self._claims.pop(run.key, None)  # last, or a stop in between would lose it
 
     def _publish(self, letter: Letter) -> None:
-        self._claims.pop(letter.run.key)  # from here on the message may be out
+        def going() -> None:
+            self._claims.pop(letter.run.key, None)  # from here on the message may be out
+
         try:
-            task_id = self.publisher.publish(letter.entry, letter.run, letter.policy, letter.supervised)
+            task_id = self.publisher.publish(
+                letter.entry, letter.run, letter.policy, letter.supervised, going
+            )
         except Exception as reason:
+            going()  # for all that is known
             self._failed(letter.run, reason)
         else:
             self._is_out(letter.run, task_id)

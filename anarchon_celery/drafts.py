@@ -74,7 +74,12 @@ def may_be_drafted(app: Celery, task: Any) -> bool:
 
 def may_be_batched(producer: Any) -> bool:
     """Whether the transport takes several messages in one round trip; kombu's does from 5.7 on, for Redis."""
-    return _is_known(producer.publish) and bool(getattr(producer, "supports_batch_publish", False))
+    return is_kombus(producer) and bool(getattr(producer, "supports_batch_publish", False))
+
+
+def is_kombus(producer: Any) -> bool:
+    """Whether nobody stands around the producer's own ``publish``."""
+    return _is_known(producer.publish)
 
 
 def _is_known(step: Any) -> bool:
@@ -92,14 +97,32 @@ class _Taken(BaseException):
         self.body, self.how = body, how
 
 
-class _Keeper:
-    """What Celery takes for the producer; it publishes nothing."""
+class _Around:
+    """What Celery takes for the producer."""
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
+
+
+class Telling(_Around):
+    """It tells right before it publishes: until then nothing is out."""
+
+    def __init__(self, producer: Any, going: Callable[[], object]) -> None:
+        """Call ``going`` before each message."""
+        super().__init__(producer)
+        self._going = going
+
+    def publish(self, body: Any, **how: Any) -> Any:
+        """Tell, and publish."""
+        self._going()
+        return self._producer.publish(body, **how)
+
+
+class _Keeper(_Around):
+    """It publishes nothing."""
 
     def publish(self, body: Any, **how: Any) -> None:
         raise _Taken(body, how)

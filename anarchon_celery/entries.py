@@ -15,7 +15,7 @@ from celery.schedules import crontab
 
 from .config import Config, policy_of
 from .decorators import Declaration
-from .errors import AnarchonError, ScheduleError, in_one_line
+from .errors import AnarchonError, ScheduleError, Stopped, in_one_line
 from .origins import GivenEntry, entries_of
 from .plan import PlannedJob
 from .schedules import as_schedule, fire_times
@@ -86,6 +86,8 @@ def read_jobs(app: Celery, config: Config, given: Iterable[GivenEntry]) -> tuple
             _refuse_others(app, first, others)
             entry = read_entry(app, first.name, first.fields, policy=first.policy)
             jobs[entry.name] = entry, planned(app, config, entry)
+        except Stopped:
+            raise
         except (Exception, SystemExit) as reason:  # ours, or of a schedule that is somebody's own code
             refused.append(_refusal(first, reason))
     return jobs, refused
@@ -135,6 +137,8 @@ def _shown_schedule(given: GivenEntry) -> str:
     schedule = given.fields.get("schedule") if isinstance(given.fields, Mapping) else given.fields
     try:
         return repr(schedule)
+    except Stopped:
+        raise
     except (Exception, SystemExit):  # somebody's own
         return type(schedule).__name__
 

@@ -14,6 +14,8 @@
         ├── StoreUnusable       an answer that rules it out: wrong version, no right, read-only
         └── StoreReplaced       another store than before: whoever has jobs in it registers them first
 
+``Stopped`` is no error: it ends a beat.
+
 The exceptions that end a run from inside, ``LeaseLost`` and ``HandedOver``, are Celery's kind of
 exception and live in :mod:`anarchon_celery.lease`; so does what a ``StaleFence`` is inside a run.
 
@@ -27,8 +29,23 @@ import re
 LONGEST_LINE = 1000
 
 
+def shortened(text: str) -> str:
+    """Leave out the middle of words as long as files: before stands what it is about, behind what is so."""
+    if len(text) > LONGEST_LINE:
+        text = re.sub(r"(\S{60})\S{100,}(\S{20})", r"\1…\2", text)
+    return text if len(text) <= LONGEST_LINE else f"{text[:500]} … {text[-400:]}"
+
+
+class Stopped(SystemExit):
+    """A signal ends this beat, wherever it is: no ``exit()`` of the code that it interrupts."""
+
+
 class AnarchonError(Exception):
     """The parent of all errors of this package."""
+
+    def __str__(self) -> str:
+        """Say it at a length that is read."""
+        return shortened(super().__str__())
 
 
 class SettingError(AnarchonError):
@@ -37,13 +54,6 @@ class SettingError(AnarchonError):
 
 class ScheduleError(AnarchonError):
     """A schedule that cannot be read, or that never fires."""
-
-    def __str__(self) -> str:
-        """Leave out the middle of words as long as files: the field stands before, what is right behind."""
-        text = super().__str__()
-        if len(text) > LONGEST_LINE:
-            text = re.sub(r"(\S{60})\S{100,}(\S{20})", r"\1…\2", text)
-        return text if len(text) <= LONGEST_LINE else f"{text[:500]} … {text[-400:]}"
 
 
 class ArgumentsError(AnarchonError):

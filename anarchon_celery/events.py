@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from celery.utils.log import get_logger
 
 from . import logged, signals
+from .errors import shortened
 from .logged import Whose
 from .protocol import Run, RunKey
 from .slots import Slot, iso
@@ -65,7 +66,7 @@ class Event:
 def emit(event: Event) -> None:
     """Say that it happened: to the log, and to whoever is connected to its signal."""
     if event.logger.isEnabledFor(event.level):
-        event.logger.log(event.level, "[anarchon] %s", event, extra={**fields(event)})
+        event.logger.log(event.level, "[anarchon] %s", shortened(str(event)), extra={**fields(event)})
     if event.signal.receivers:
         _send(event)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from .config import Policy
-from .errors import in_one_line
+from .errors import Stopped, in_one_line
 from .events import JobNotDue, JobRefused, emit
 from .protocol import Claimed, Offer, Registered, Registration
 from .slots import FireTimes, Once, due, first_due, iso, jitter
@@ -119,6 +119,8 @@ class Plan:
         """A schedule that raises costs its own job, with a line, and no other."""
         try:
             yield
+        except Stopped:
+            raise
         except (Exception, SystemExit) as reason:
             self.jobs.pop(job.name, None)
             emit(JobRefused(f"entry {job.name!r}: {in_one_line(reason)}", job.name))

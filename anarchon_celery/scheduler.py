@@ -56,6 +56,7 @@ from .portions import portions
 from .presence import by_the_clock, schedule_hash, take_leave, this_node
 from .protocol import Claim, Claimed, Node, Offer, Redispatch, Release, Run, RunKey
 from .results import Results
+from .stopping import end_once
 from .stores import CHUNK, Store, new_nonce
 from .trust import HoldOff, Jumps, margin, trusted_until
 from .youth import young_for
@@ -90,13 +91,21 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def setup_schedule(self) -> None:
         """Read all entries, each on its own, and open the store; nothing is connected yet."""
+        self._told_to_stop = self._is_set_up = False
+        end_once(self._be_told_to_stop)
         self.node = this_node("beat", self.config.node, self.app.main)
         with speaking_as(self.node.name):
             self._set_up()
+        self._is_set_up = True
 
     def listen(self) -> None:
         """Have the store tell of runs that are given back, if it can; called where a real beat begins."""
         self._alarm.set()
+
+    def _be_told_to_stop(self) -> None:
+        self._told_to_stop = True
+        if not self._is_set_up:
+            raise SystemExit  # nothing is to be given back, and Celery would make another one to close it
 
     def _set_up(self) -> None:
         config = self.config
@@ -122,8 +131,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             emit(Noted(note))
 
     def _begin(self) -> None:
-        self._ticking = self._told_to_stop = False
-        self._started = False
+        self._ticking = False
+        self._started = self._may_be_known = False
         self._registered_at: int | None = None
         self._poll_at = self._prune_at = 0
         self._wake_at: float | None = None
@@ -207,6 +216,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             return
         stores, registrations = set(), self.plan.registrations()
         self.node = self._as_it_is()
+        self._may_be_known = True  # from here on, whatever is heard of it
         for some in [*_chunks(registrations)] or [[]]:  # a node without jobs registers, too
             self.plan.learn(self.store.register(self.node, some))
             stores.add(self.store.identity)
@@ -241,10 +251,11 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             question = self._questions[0]
             too_old = self._too_old(question)
             claims = [] if too_old else self._ask(question)
+            self.dispatcher.take(claims)  # first, or a stop in between would lose them
             self._questions.pop(0)  # answered: what is published from here on is not asked again
             if too_old:
                 self.plan.offer_again(question.offers)
-            self.dispatcher.publish(claims, question.asked_at)
+            self.dispatcher.publish(question.asked_at)
 
     def _ask(self, question: Question) -> list[Claim]:
         """Put the question, under the nonce it had before if its answer was lost."""
@@ -440,8 +451,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             self.dispatcher.close(unheard)
         except StoreError as reason:
             emit(Noted(f"the store did not answer while this node stopped: {reason}"))
-        if self._started:
-            self._started = False
+        if self._may_be_known:
+            self._may_be_known = False
             take_leave(self.node, self.store)
         self._alarm.close()
         self.publisher.close()

@@ -304,3 +304,14 @@ def subclasses(kind):
     # A slotted dataclass is made twice; only the second one can be found in its module.
     below = [getattr(events, each.__name__) for each in kind.__subclasses__()]
     return set(below).union(*(subclasses(each) for each in below))
+
+
+def test_a_line_has_a_length_that_is_read_whatever_it_names(caplog):
+    key = RunKey("job" + 20_000 * "[", from_iso("2026-10-10T12:00:30.000Z"))
+    with caplog.at_level("INFO"):
+        events.emit(events.SlotSkipped(key, "stale"))
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith("[anarchon] job[[[[")
+    assert line.endswith("[[[ @ 2026-10-10T12:00:30.000Z: skipped (stale)")
+    assert len(line) < 200
+    assert caplog.records[0].job == key.job, "whole, for machines"

@@ -13,7 +13,7 @@ ROOMS = [  # from the ground up; a new module gets its room here
     'config crontexts moments zones sun chain clockwork schedules entries plan portions events headers drafts'
     ' dispatch dispatcher scheduler decorators methods origins native interrupting verdicts lease board seat'
     ' keeper children agenda parent exits overrides returning unknown task worker fencing embedded results'
-    ' unsupervised arguments presence signals outage measures tally relay alarm',
+    ' unsupervised arguments presence signals outage measures tally relay alarm stopping',
     '__init__ cli desk completing printing health status steering asking doctor show metrics gauges django'
     ' testing',
 ]

@@ -39,7 +39,7 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.types import TypeEngine
@@ -203,6 +203,7 @@ def _attend_sqlite(engine: Engine, _patience: float) -> None:
     event.listen(engine, "connect", _configure)
     event.listen(engine, "checkout", _let_go_of_a_moved_file)
     event.listen(engine, "begin", _begin)
+    event.listen(engine, "handle_error", _keep_if_interrupted)
 
 
 def _connect(dialect: Any, _record: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -256,6 +257,15 @@ def _begin(connection: Connection) -> None:
     patience = min(connection.info["patience"], max(0, left() * 1000))
     connection.connection.execute(f"PRAGMA busy_timeout = {patience:.0f}").close()
     connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
+
+
+def _keep_if_interrupted(error: ExceptionContext) -> None:
+    """Have what a signal interrupts rolled back, as any other transaction.
+
+    A connection that is closed instead, with a statement of which somebody still knows, keeps its lock.
+    """
+    if not isinstance(error.original_exception, Exception):
+        error.is_disconnect = False
 
 
 def _listed_json(parameter: str, rows: Sequence[Sequence[Any]]) -> dict[str, Any]:

@@ -223,14 +223,20 @@ class TransactionalStore(Store):
 
     def _transaction(self, step: Step[Answer]) -> tuple[Answer, float, Moment]:
         before = self.clock.monotonic()
-        with step.engine.begin() as connection:
-            # The time is read when the turn has come.
-            locked = self._records.lock(connection, step.jobs)
-            moment = self._tables.moment(connection, step.now, self._node)
-            if step.verb not in LOOKS and self._met(moment, moment.origin) != moment.origin:
-                raise Unmet
-            self._refuse_a_stranger(moment.origin, step.verb)
-            return step.work(connection, moment, locked), before, moment
+        connection = step.engine.connect()
+        # Not engine.begin(): who is interrupted at its yield, by a signal, would leave the transaction open,
+        # and wait for its locks when he gives back what he has.
+        try:
+            with connection.begin():
+                # The time is read when the turn has come.
+                locked = self._records.lock(connection, step.jobs)
+                moment = self._tables.moment(connection, step.now, self._node)
+                if step.verb not in LOOKS and self._met(moment, moment.origin) != moment.origin:
+                    raise Unmet
+                self._refuse_a_stranger(moment.origin, step.verb)
+                return step.work(connection, moment, locked), before, moment
+        finally:
+            connection.close()
 
     def _refuse_others(self, error: DBAPIError) -> None:
         """Say of tables of another version, or somebody else's, rather that than what they lack."""
