@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 import shlex
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 
@@ -194,3 +196,20 @@ def test_what_is_shown_are_lines_of_the_log(block):
 def test_every_other_language_is_run_elsewhere():
     known = ('python', 'console', '')
     assert [] == [it.place for it in ALL if it.language not in known and not it.said.startswith(MARKS[:2])]
+
+
+def examples() -> list[str]:
+    """What `make test ARGS=…` is shown with."""
+    text = MAKEFILE + (ROOT / 'CONTRIBUTING.md').read_text() + ''.join(path.read_text() for path in PAGES)
+    return [words.strip('"\'') for words in re.findall(r"make test ARGS=(\"[^\"]*\"|'[^']*'|[^\s`]+)", text)]
+
+
+def test_there_are_examples_of_some_tests():
+    assert 4 == len(examples())
+
+
+@pytest.mark.parametrize('words', examples())
+def test_an_example_of_some_tests_has_some(words):
+    command = [sys.executable, '-m', 'pytest', '--collect-only', '-q', '-p', 'no:cacheprovider', *shlex.split(words)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert 0 == done.returncode, done.stdout[-1000:]
