@@ -108,8 +108,7 @@ class Desk:
     def store(self) -> Store:
         """The store; nothing is connected until the first verb."""
         if self._store is None:
-            with store_errors():
-                self._store = self.config.open_store()
+            self._store = _opened(self.config)
         return self._store
 
     def close(self) -> None:
@@ -256,6 +255,16 @@ def _desk_of(given: Any) -> Desk:
     try:
         return Desk(given.app, Config.of(given.app), no_color=bool(given.no_color))
     except SettingError as reason:
+        raise Refused(str(reason)) from reason
+
+
+def _opened(config: Config) -> Store:
+    """Return the store; one that cannot be opened was set wrong, or lacks its driver."""
+    try:
+        return config.open_store()
+    except StoreError as reason:
+        if isinstance(reason.__cause__, ImportError):
+            raise click.ClickException(str(reason)) from reason
         raise Refused(str(reason)) from reason
 
 

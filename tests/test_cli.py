@@ -859,12 +859,32 @@ def test_a_store_that_is_not_there_is_one_line_and_status_1(desk_with, command, 
     assert line.startswith(f"Error: redis://127.0.0.1:{port}/1 does not answer: ")
 
 
-def test_a_store_that_does_not_take_its_options_is_one_line_and_status_1(desk_with):
-    desk = desk_with(anarchon_store="redis://localhost", anarchon_store_options={"colour": "blue"})
-    result = desk.run("status")
+@pytest.mark.parametrize("command", ["status", "prune --json", "health", "health --live"])
+@pytest.mark.parametrize(
+    ("url", "options", "line"),
+    [
+        ("redis://localhost:99999/0", {}, "the redis URL of the store cannot be read: the port is no number"),
+        ("postgresql://h:abc/jobs", {}, "the postgresql URL of the store cannot be read: the port is no "),
+        (
+            "redis://localhost", {"colour": "blue"},
+            "redis://localhost:6379/0: the query of its URL, or anarchon_store_options, cannot be meant: "
+            "the Redis client has no option 'colour'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_store_that_is_set_wrong_is_one_line_and_status_2(desk_with, command, url, options, line):
+    result = desk_with(anarchon_store=url, anarchon_store_options=options).run(*command.split())
+    assert 2 == result.exit_code
+    (said,) = result.output.splitlines()
+    assert said.startswith(f"Error: {line}")
+
+
+def test_a_store_whose_driver_is_not_installed_is_one_line_and_status_1(desk_with, monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    result = desk_with(anarchon_store="postgresql://h/jobs").run("status")
     assert 1 == result.exit_code
-    (line,) = result.output.splitlines()
-    assert line.startswith("Error: redis://localhost:6379/0: the Redis client does not take these options: ")
+    (said,) = result.output.splitlines()
+    assert "anarchon-celery[postgresql]" in said
 
 
 @pytest.mark.parametrize(

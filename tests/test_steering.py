@@ -327,7 +327,7 @@ def test_old_history_is_cleared_away(desk, monkeypatch):
 
 @pytest.mark.parametrize(
     ("typed", "kept"),
-    [("3600", "1h"), ("1.5", "1s500ms"), ("0", "0s"), ("0.25", "250ms"), ("1h30m", "1h30m"), ("36500d", "36500d")],
+    [("3600", "1h"), ("1.5", "1s500ms"), ("0", "0s"), ("90m", "1h30m"), ("36500d", "36500d")],
 )
 def test_a_duration_that_is_typed_may_be_a_number_of_seconds(desk, typed, kept):
     assert {"forgotten": 0, "history": kept} == desk.json("prune", "--history", typed)
