@@ -20,7 +20,7 @@ from .config import Config, Policy, check_celerys, did_you_mean
 from .entries import Entry, planned_jobs
 from .errors import SettingError, StoreError, in_one_line
 from .events import JobRefused
-from .origins import in_words, notes_on
+from .origins import in_words, notes_on, told_in_words
 from .plan import PlannedJob
 from .presence import EVERY
 from .protocol import Job, Node, Run
@@ -78,7 +78,7 @@ class JobView:
         if self.mine is not None:
             return self.mine.schedule
         hashes = self.stored.hashes if self.stored else ()
-        return hashes[-1].hash if hashes else ""
+        return told_in_words(hashes[-1].hash) if hashes else ""
 
     @property
     def zone(self) -> str | None:

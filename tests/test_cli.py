@@ -17,7 +17,7 @@ import termios
 import textwrap
 import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import timedelta, timezone
 from pathlib import Path
 
 import click
@@ -37,7 +37,7 @@ from anarchon_celery.config import Config
 from anarchon_celery.desk import Desk as Table
 from anarchon_celery.folding import FOLD_AFTER
 from anarchon_celery.protocol import Node, Offer, Registration, Run, RunKey, Sent, Start
-from anarchon_celery.schedules import cron, every, once
+from anarchon_celery.schedules import as_schedule, cron, every, fire_times, once
 from anarchon_celery.slots import HOUR, MINUTE, SECOND, Leap, from_iso, iso
 from anarchon_celery.stores import memory, new_nonce, open_store
 from anarchon_celery.zones import UTC
@@ -352,7 +352,7 @@ def test_jobs_of_the_app_and_of_the_store_as_json(desk_with):
             "here": True,
         },
         "old": {
-            "schedule": "every 60000 ms", "zone": None, "next_at": None, "last_slot": None, "floor": None,
+            "schedule": "every 1m", "zone": None, "next_at": None, "last_slot": None, "floor": None,
             "first_seen_at": "2026-10-10T12:00:30.000Z", "paused": None, "supervised": False, "here": False,
         },
         "report": {
@@ -388,7 +388,7 @@ def test_jobs_as_a_table(desk_with):
     assert [
         ["job", "schedule", "zone", "next", "local", "last slot", "decided up to", "supervised", "note"],
         ["never", "<Never>", "UTC", "no", "not in the store yet"],
-        ["old", "every 10000 ms", "no", "not in this app"],
+        ["old", "every 10s", "no", "not in this app"],
         ["past", "once 2026-10-01T09:00:00.000Z", "UTC", "never", "no", "not in the store yet"],
         [
             "report", "cron 30 2 * * *", "America/New_York", "2026-10-11T06:30:00.000Z",
@@ -611,6 +611,25 @@ def test_next_as_a_table(desk_with):
         ["2026-10-31T06:30:00.000Z", "Sat 2026-10-31 02:30:00 -04:00"],
         ["2026-11-01T07:30:00.000Z", "Sun 2026-11-01 02:30:00 -05:00", "clock -1 h"],
     ] == cells(desk.run("next", "report", "-n", "2", "--from", "2026-10-31").output)
+
+
+def test_next_in_utc_is_one_column(desk_with):
+    desk = desk_with(beat_schedule=ENTRIES)
+    assert [
+        ["UTC"],
+        ["2026-10-31T06:00:00.000Z"],
+        ["2026-11-01T06:00:00.000Z"],
+    ] == cells(desk.run("next", "sync", "-n", "2", "--from", "2026-10-31").output)
+
+
+@pytest.mark.parametrize("here", ["10s", 3600, "1h30m", 0.25, "2d"])
+def test_an_interval_has_the_same_words_whether_it_is_of_this_app_or_not(desk_with, here):
+    desk = desk_with(beat_schedule={"mine": {"task": "t", "schedule": here}})
+    key = fire_times(as_schedule(here), timezone=timezone.utc).key
+    desk.store.register(Node(id="i", name="c:3"), [Registration(job="theirs", hash=key)], now=T)
+    mine, theirs = desk.json("jobs")
+    assert ("mine", "theirs") == (mine["job"], theirs["job"])
+    assert mine["schedule"] == theirs["schedule"]
 
 
 @pytest.mark.parametrize(
