@@ -140,7 +140,8 @@ class Desk:
 
     def close(self) -> None:
         self.app.close()
-        memory._ROOMS.pop((self.app.conf.anarchon_store, "anarchon"), None)
+        if isinstance(url := self.app.conf.anarchon_store, str):
+            memory._ROOMS.pop((url, "anarchon"), None)
 
 
 @pytest.fixture
