@@ -215,3 +215,12 @@ def test_an_example_of_some_tests_has_some(words):
     command = [sys.executable, '-m', 'pytest', *options, *shlex.split(words)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert 0 == done.returncode, done.stdout[-1000:]
+
+
+def test_who_has_a_clone_is_told_how_extras_are_installed_as_long_as_there_is_no_release():
+    for path in (ROOT / 'README.md', *sorted(DOCS.glob('*.md'))):
+        text = path.read_text()
+        for extra in re.findall(r"\$ pip install 'anarchon-celery(\[[^]]+\])'", text):
+            assert f"from a clone it is `pip install '.{extra}'`" in text, (path.name, extra)
+    for name in ('README.md', 'docs/quick-start.md', 'docs/stores.md'):
+        assert "`pip install '.[postgresql]'`" in (ROOT / name).read_text()
