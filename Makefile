@@ -1,5 +1,5 @@
 # A machine with nothing but Python, git and make:   make demo   ·   make test
-# Another interpreter: make test PYTHON=python3.13   ·   some tests: make test ARGS="tests/test_slots.py -k zone"
+# Another interpreter: make test PYTHON=python3.13   ·   some tests: make test ARGS="tests/test_slots.py -k jitter"
 
 PYTHON ?= python3
 ARGS   ?=

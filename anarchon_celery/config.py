@@ -365,7 +365,8 @@ def store_url(it: Given) -> str:
     there = SCHEMES if scheme in SCHEMES else schemes()
     if scheme not in there or not rest.startswith("//"):
         installed = "".join(f", {one}://" for one in there[len(SCHEMES) :])
-        near = did_you_mean(scheme, there, lambda scheme: f"{scheme}://")
+        meant = re.split("[:/]", url)[0]  # one of the two may be forgotten
+        near = did_you_mean(meant, there, lambda scheme: f"{scheme}://")
         raise wrong(it, A_STORE + installed + near)
     if scheme == "sqlite" and re.fullmatch(r"/{2,3}(:memory:)?(\?.*)?", rest):
         raise wrong(it, "each process would have a store of its own; a file is right, such as sqlite:///jobs.db")

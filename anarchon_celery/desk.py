@@ -20,7 +20,7 @@ from .config import Config, Policy, check_celerys, did_you_mean
 from .entries import Entry, planned_jobs
 from .errors import SettingError, StoreError, in_one_line
 from .events import JobRefused
-from .origins import in_words, notes_on
+from .origins import in_words, notes_on, told_in_words
 from .plan import PlannedJob
 from .presence import EVERY
 from .protocol import Job, Node, Run
@@ -78,7 +78,7 @@ class JobView:
         if self.mine is not None:
             return self.mine.schedule
         hashes = self.stored.hashes if self.stored else ()
-        return hashes[-1].hash if hashes else ""
+        return told_in_words(hashes[-1].hash) if hashes else ""
 
     @property
     def zone(self) -> str | None:
@@ -108,8 +108,7 @@ class Desk:
     def store(self) -> Store:
         """The store; nothing is connected until the first verb."""
         if self._store is None:
-            with store_errors():
-                self._store = self.config.open_store()
+            self._store = _opened(self.config)
         return self._store
 
     def close(self) -> None:
@@ -256,6 +255,16 @@ def _desk_of(given: Any) -> Desk:
     try:
         return Desk(given.app, Config.of(given.app), no_color=bool(given.no_color))
     except SettingError as reason:
+        raise Refused(str(reason)) from reason
+
+
+def _opened(config: Config) -> Store:
+    """Return the store; one that cannot be opened was set wrong, or lacks its driver."""
+    try:
+        return config.open_store()
+    except StoreError as reason:
+        if isinstance(reason.__cause__, ImportError):
+            raise click.ClickException(str(reason)) from reason
         raise Refused(str(reason)) from reason
 
 

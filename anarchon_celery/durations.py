@@ -12,7 +12,9 @@ from datetime import timedelta
 
 _UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _TEXT = re.compile("".join(rf"(?:([0-9]+){unit}(?![a-z]))?" for unit in _UNITS))
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _RIGHT = "seconds as a number, a timedelta, or text such as '250ms', '10s', '5m', '1h30m', '2d'"
+_TYPED = "seconds as a number such as 3600, or 250ms, 10s, 5m, 1h30m, 2d"
 
 
 def milliseconds(value: int | float | timedelta | str) -> int:
@@ -37,6 +39,23 @@ def milliseconds(value: int | float | timedelta | str) -> int:
         raise ValueError(f"{value!r} is no duration: give {_RIGHT}")
     if found < 0:
         raise ValueError(f"{value!r} is negative; a duration is zero or more")
+    return found
+
+
+def written(text: str) -> int:
+    """Return a duration that was typed, as whole milliseconds: there a number of seconds is text, too.
+
+    Args:
+        text: seconds such as ``'3600'`` and ``'1.5'``, or what :func:`milliseconds` reads.
+
+    Raises:
+        ValueError: it is none of these; one line that says what would be right.
+    """
+    if len(text) <= 40 and _NUMBER.fullmatch(text):
+        return milliseconds(float(text))
+    found = _from_text(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no duration: give {_TYPED}")
     return found
 
 

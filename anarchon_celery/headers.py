@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .config import POLICIES, Policy
-from .errors import HeaderError, UnknownVersion, in_one_line
+from .config import LONGEST, MOST, POLICIES, Policy, shown
+from .errors import HeaderError, UnknownVersion
 from .protocol import KINDS, TRIGGERS, Run, RunKey, Start
 from .slots import from_iso, iso
 
@@ -127,49 +127,91 @@ def read(header: object) -> Order:
         raise UnknownVersion(f"{given} is unknown to this worker, which reads {VERSION}")
     try:
         return _order(header)
-    except (KeyError, TypeError, ValueError, OverflowError) as reason:
-        raise HeaderError(f"the {HEADER!r} header cannot be read: {in_one_line(reason)}") from reason
+    except ValueError as reason:
+        raise HeaderError(f"the {HEADER!r} header cannot be read: {reason}") from reason
 
 
 def _order(header: Mapping[str, Any]) -> Order:
-    longest = header.get("max_runtime")
     token = header.get("token")
     return Order(
-        key=RunKey(_text(header["job"]), from_iso(header["slot"]), _word(header, "kind", KINDS)),
-        task=str(header["task"]),
-        dispatch=int(header["dispatch"]),
+        key=RunKey(_text(header, "job"), _instant(header, "slot"), _word(header, "kind", KINDS)),
+        task=str(_field(header, "task")),
+        dispatch=_number(header, "dispatch"),
         trigger=_word(header, "trigger", TRIGGERS),
-        claimed_at=from_iso(header["claimed"]),
-        lease=_ms(header["lease"]),
-        heartbeat=_ms(header["heartbeat"]),
-        start_timeout=_ms(header["start_timeout"]),
+        claimed_at=_instant(header, "claimed"),
+        lease=_ms(header, "lease", 1),
+        heartbeat=_ms(header, "heartbeat", 1),
+        start_timeout=_ms(header, "start_timeout", 1),
         overlap=_word(header, "overlap", POLICIES["overlap"]),
-        handover=bool(header["handover"]),
-        stop_grace=_ms(header["stop_grace"]),
-        max_runtime=None if longest is None else _ms(longest),
+        handover=bool(_field(header, "handover")),
+        stop_grace=_ms(header, "stop_grace", 0),
+        max_runtime=None if header.get("max_runtime") is None else _ms(header, "max_runtime", 1),
         arguments=None if header.get("arguments") is None else str(header["arguments"]),
         token=None if token is None else str(token),
         header={name: value for name, value in header.items() if name != "token"},
     )
 
 
-def _text(value: object) -> str:
+# each field is read, or said by its name, its value, and what would be right ---------------------
+
+
+def _field(header: Mapping[str, Any], name: str) -> Any:
+    if name not in header:
+        raise ValueError(f"{name} is missing")
+    return header[name]
+
+
+def _wrong(header: Mapping[str, Any], name: str, right: str) -> ValueError:
+    value = header[name]
+    return ValueError(f"{name}={shown(value[:200] if isinstance(value, str) else value)}: {right}")
+
+
+def _text(header: Mapping[str, Any], name: str) -> str:
+    value = _field(header, name)
     if not isinstance(value, str) or not value:
-        raise TypeError(f"{value!r} is no text")
+        raise _wrong(header, name, "a text is right")
     return value
 
 
 def _word(header: Mapping[str, Any], name: str, words: Collection[str]) -> str:
     """A word that the store keeps, or goes by: what is none there could be read by nobody."""
-    word = header[name]
+    word = _field(header, name)
     if not isinstance(word, str) or word not in words:
-        raise ValueError(f"{name} is {word!r}, which is none of {', '.join(sorted(words))}")
+        raise _wrong(header, name, f"one of {', '.join(sorted(words))} is right")
     return word
+
+
+def _instant(header: Mapping[str, Any], name: str) -> int:
+    try:
+        return from_iso(_field(header, name))
+    except (TypeError, ValueError):
+        if name not in header:
+            raise
+        raise _wrong(header, name, "an instant is right, such as 2026-10-10T12:00:30.000Z") from None
+
+
+def _number(header: Mapping[str, Any], name: str) -> int:
+    value = _field(header, name)
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = -1
+    if not 0 <= number <= MOST:
+        raise _wrong(header, name, f"a whole number from 0 to {MOST} is right")
+    return number
+
+
+def _ms(header: Mapping[str, Any], name: str, least: int) -> int:
+    value = _field(header, name)
+    try:
+        found = round(float(value) * 1000)
+    except (TypeError, ValueError, OverflowError):
+        found = -1
+    if not least <= found <= LONGEST:
+        above = "above" if least else "from"
+        raise _wrong(header, name, f"seconds {above} 0 to {LONGEST // 1000} are right, such as 30")
+    return found
 
 
 def _seconds(ms: int) -> float:
     return ms // 1000 if ms % 1000 == 0 else ms / 1000
-
-
-def _ms(seconds: float) -> int:
-    return round(float(seconds) * 1000)

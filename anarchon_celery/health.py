@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from .config import redacted
-from .desk import Desk, as_json_option, pass_desk
+from .desk import Desk, Refused, as_json_option, pass_desk
 from .errors import StoreError
 from .printing import print_json, printer
 from .protocol import Node
@@ -34,6 +34,8 @@ def health(desk: Desk, beat: bool, worker: bool, named: str | None, live: bool, 
     nodes: list[Node] = []
     try:
         nodes = [node for node in desk.store.nodes() if _is_meant(desk, node, named) and desk.is_alive(node)]
+    except Refused:  # a store that was set wrong does not come back
+        raise
     except (StoreError, click.ClickException) as reason:
         away = reason.message if isinstance(reason, click.ClickException) else str(reason)
     wrong = [away] if away is not None else [*_missing(nodes, [*_kinds(beat, worker, named)], named)]

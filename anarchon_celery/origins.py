@@ -14,6 +14,7 @@ from typing import Any
 from celery import Celery
 from celery.schedules import BaseSchedule
 
+from . import durations
 from .decorators import Declaration, declared, forgotten
 from .methods import registered_by
 
@@ -86,6 +87,12 @@ def in_words(schedule: BaseSchedule) -> str:
     """Return a schedule without what makes it Python: ``every 30s``, ``cron 30 2 * * *``."""
     written = re.fullmatch(r"(\w+)\((.*)\)", repr(schedule), re.DOTALL)
     return f"{written[1]} {written[2]}".replace("'", "") if written else repr(schedule)
+
+
+def told_in_words(key: str) -> str:
+    """Return a schedule that only the store was told of: an interval in the words of one that is here."""
+    interval = re.fullmatch(r"every ([0-9]{1,15}) ms", key)
+    return f"every {durations.text(int(interval[1]))}" if interval else key
 
 
 # beat_schedule and add_periodic_task ------------------------------------------------------------

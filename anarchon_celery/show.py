@@ -138,7 +138,7 @@ def paused_table(jobs: Sequence[Job]) -> Table:
 
 
 def job_as_json(view: JobView) -> dict[str, Any]:
-    """Return a job as JSON; ``schedule`` of one that only the store knows is as the store keeps it."""
+    """Return a job as JSON; ``schedule`` of one that only the store knows is as the store was told of it."""
     job = view.stored
     return {
         "job": view.name, "schedule": view.schedule, "zone": view.zone,
@@ -218,10 +218,13 @@ def fire_time_as_json(time: FireTime, zone: str) -> dict[str, Any]:
 
 
 def fire_times_table(job: AppJob, found: Sequence[FireTime]) -> Table:
-    """Return fire times as a table, in UTC and in the job's zone."""
-    rows = [(iso(time.at), local_text(time.at, job.zone), _remarks(time)) for time in found]
-    made = table(("UTC", job.zone.name, ""), rows)
-    for column in made.columns[:2]:
+    """Return fire times as a table, in UTC and in the job's zone, where that is another one."""
+    zones = ("UTC",) if job.zone.name == "UTC" else ("UTC", job.zone.name)
+    rows = [
+        (*(iso(time.at), local_text(time.at, job.zone))[: len(zones)], _remarks(time)) for time in found
+    ]
+    made = table((*zones, ""), rows)
+    for column in made.columns[: len(zones)]:
         column.no_wrap = True  # what is said of a time is folded, the time is not
     return made
 

@@ -14,7 +14,7 @@ import click
 
 from . import durations
 from .completing import job_argument
-from .config import shown
+from .config import LONGEST, shown
 from .desk import Desk, Refused, as_json_option, pass_desk, store_errors
 from .events import RunCancelled, attempt_of, emit, log_runs
 from .forecast import read_moment
@@ -232,9 +232,12 @@ def moment_of(text: str, zone: Zone, name: str) -> int:
 
 def _duration(text: str) -> int:
     try:
-        return durations.milliseconds(text)
-    except (TypeError, ValueError) as reason:
+        found = durations.written(text)
+    except ValueError as reason:
         raise Refused(f"--history: {reason}") from reason
+    if found > LONGEST:
+        raise Refused(f"--history={shown(text)}: up to {durations.text(LONGEST)} is right")
+    return found
 
 
 def one_line(text: str, name: str = "--reason") -> str:

@@ -17,7 +17,7 @@ import termios
 import textwrap
 import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import timedelta, timezone
 from pathlib import Path
 
 import click
@@ -37,7 +37,7 @@ from anarchon_celery.config import Config
 from anarchon_celery.desk import Desk as Table
 from anarchon_celery.folding import FOLD_AFTER
 from anarchon_celery.protocol import Node, Offer, Registration, Run, RunKey, Sent, Start
-from anarchon_celery.schedules import cron, every, once
+from anarchon_celery.schedules import as_schedule, cron, every, fire_times, once
 from anarchon_celery.slots import HOUR, MINUTE, SECOND, Leap, from_iso, iso
 from anarchon_celery.stores import memory, new_nonce, open_store
 from anarchon_celery.zones import UTC
@@ -140,7 +140,8 @@ class Desk:
 
     def close(self) -> None:
         self.app.close()
-        memory._ROOMS.pop((self.app.conf.anarchon_store, "anarchon"), None)
+        if isinstance(url := self.app.conf.anarchon_store, str):
+            memory._ROOMS.pop((url, "anarchon"), None)
 
 
 @pytest.fixture
@@ -352,7 +353,7 @@ def test_jobs_of_the_app_and_of_the_store_as_json(desk_with):
             "here": True,
         },
         "old": {
-            "schedule": "every 60000 ms", "zone": None, "next_at": None, "last_slot": None, "floor": None,
+            "schedule": "every 1m", "zone": None, "next_at": None, "last_slot": None, "floor": None,
             "first_seen_at": "2026-10-10T12:00:30.000Z", "paused": None, "supervised": False, "here": False,
         },
         "report": {
@@ -388,7 +389,7 @@ def test_jobs_as_a_table(desk_with):
     assert [
         ["job", "schedule", "zone", "next", "local", "last slot", "decided up to", "supervised", "note"],
         ["never", "<Never>", "UTC", "no", "not in the store yet"],
-        ["old", "every 10000 ms", "no", "not in this app"],
+        ["old", "every 10s", "no", "not in this app"],
         ["past", "once 2026-10-01T09:00:00.000Z", "UTC", "never", "no", "not in the store yet"],
         [
             "report", "cron 30 2 * * *", "America/New_York", "2026-10-11T06:30:00.000Z",
@@ -611,6 +612,25 @@ def test_next_as_a_table(desk_with):
         ["2026-10-31T06:30:00.000Z", "Sat 2026-10-31 02:30:00 -04:00"],
         ["2026-11-01T07:30:00.000Z", "Sun 2026-11-01 02:30:00 -05:00", "clock -1 h"],
     ] == cells(desk.run("next", "report", "-n", "2", "--from", "2026-10-31").output)
+
+
+def test_next_in_utc_is_one_column(desk_with):
+    desk = desk_with(beat_schedule=ENTRIES)
+    assert [
+        ["UTC"],
+        ["2026-10-31T06:00:00.000Z"],
+        ["2026-11-01T06:00:00.000Z"],
+    ] == cells(desk.run("next", "sync", "-n", "2", "--from", "2026-10-31").output)
+
+
+@pytest.mark.parametrize("here", ["10s", 3600, "1h30m", 0.25, "2d"])
+def test_an_interval_has_the_same_words_whether_it_is_of_this_app_or_not(desk_with, here):
+    desk = desk_with(beat_schedule={"mine": {"task": "t", "schedule": here}})
+    key = fire_times(as_schedule(here), timezone=timezone.utc).key
+    desk.store.register(Node(id="i", name="c:3"), [Registration(job="theirs", hash=key)], now=T)
+    mine, theirs = desk.json("jobs")
+    assert ("mine", "theirs") == (mine["job"], theirs["job"])
+    assert mine["schedule"] == theirs["schedule"]
 
 
 @pytest.mark.parametrize(
@@ -859,12 +879,32 @@ def test_a_store_that_is_not_there_is_one_line_and_status_1(desk_with, command, 
     assert line.startswith(f"Error: redis://127.0.0.1:{port}/1 does not answer: ")
 
 
-def test_a_store_that_does_not_take_its_options_is_one_line_and_status_1(desk_with):
-    desk = desk_with(anarchon_store="redis://localhost", anarchon_store_options={"colour": "blue"})
-    result = desk.run("status")
+@pytest.mark.parametrize("command", ["status", "prune --json", "health", "health --live"])
+@pytest.mark.parametrize(
+    ("url", "options", "line"),
+    [
+        ("redis://localhost:99999/0", {}, "the redis URL of the store cannot be read: the port is no number"),
+        ("postgresql://h:abc/jobs", {}, "the postgresql URL of the store cannot be read: the port is no "),
+        (
+            "redis://localhost", {"colour": "blue"},
+            "redis://localhost:6379/0: the query of its URL, or anarchon_store_options, cannot be meant: "
+            "the Redis client has no option 'colour'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_store_that_is_set_wrong_is_one_line_and_status_2(desk_with, command, url, options, line):
+    result = desk_with(anarchon_store=url, anarchon_store_options=options).run(*command.split())
+    assert 2 == result.exit_code
+    (said,) = result.output.splitlines()
+    assert said.startswith(f"Error: {line}")
+
+
+def test_a_store_whose_driver_is_not_installed_is_one_line_and_status_1(desk_with, monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    result = desk_with(anarchon_store="postgresql://h/jobs").run("status")
     assert 1 == result.exit_code
-    (line,) = result.output.splitlines()
-    assert line.startswith("Error: redis://localhost:6379/0: the Redis client does not take these options: ")
+    (said,) = result.output.splitlines()
+    assert "anarchon-celery[postgresql]" in said
 
 
 @pytest.mark.parametrize(

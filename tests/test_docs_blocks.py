@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 import shlex
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 
@@ -194,3 +196,31 @@ def test_what_is_shown_are_lines_of_the_log(block):
 def test_every_other_language_is_run_elsewhere():
     known = ('python', 'console', '')
     assert [] == [it.place for it in ALL if it.language not in known and not it.said.startswith(MARKS[:2])]
+
+
+def examples() -> list[str]:
+    """What `make test ARGS=…` is shown with."""
+    text = MAKEFILE + (ROOT / 'CONTRIBUTING.md').read_text() + ''.join(path.read_text() for path in PAGES)
+    shown = re.findall(r"make test ARGS=(\"[^\"]*\"|'[^']*'|[^\s`]+)", text)
+    return [shlex.split(words)[0] for words in shown]
+
+
+def test_there_are_examples_of_some_tests():
+    assert 4 == len(examples())
+
+
+@pytest.mark.parametrize('words', examples())
+def test_an_example_of_some_tests_has_some(words):
+    options = ['--collect-only', '-q', '-p', 'no:cacheprovider']
+    command = [sys.executable, '-m', 'pytest', *options, *shlex.split(words)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert 0 == done.returncode, done.stdout[-1000:]
+
+
+def test_who_has_a_clone_is_told_how_extras_are_installed_as_long_as_there_is_no_release():
+    for path in (ROOT / 'README.md', *sorted(DOCS.glob('*.md'))):
+        text = path.read_text()
+        for extra in re.findall(r"\$ pip install 'anarchon-celery(\[[^]]+\])'", text):
+            assert f"from a clone it is `pip install '.{extra}'`" in text, (path.name, extra)
+    for name in ('README.md', 'docs/quick-start.md', 'docs/stores.md'):
+        assert "`pip install '.[postgresql]'`" in (ROOT / name).read_text()

@@ -52,6 +52,24 @@ def test_refuses_in_one_line_that_names_the_value(value):
 
 
 @pytest.mark.parametrize(
+    ("typed", "expected"),
+    [("3600", 3_600_000), ("0", 0), ("1.5", 1_500), ("0.0006", 1), ("250ms", 250), ("1m", 60_000)],
+)
+def test_reads_what_is_typed(typed, expected):
+    assert durations.written(typed) == expected
+
+
+@pytest.mark.parametrize(
+    "typed", ["", " ", "-5", "+5", "1.", ".5", "1e3", "nan", "inf", "1_000", "٣", "10 s", "1.5h", "9" * 50]
+)
+def test_refuses_what_is_typed_in_one_line_that_names_it(typed):
+    with pytest.raises(ValueError) as raised:
+        durations.written(typed)
+    right = "seconds as a number such as 3600, or 250ms, 10s, 5m, 1h30m, 2d"
+    assert str(raised.value) == f"{typed!r} is no duration: give {right}"
+
+
+@pytest.mark.parametrize(
     ("ms", "expected"),
     [(0, "0s"), (250, "250ms"), (1_500, "1s500ms"), (30_000, "30s"), (90_000, "1m30s"), (5_400_000, "1h30m"),
      (86_400_000, "1d"), (604_800_000, "7d")],

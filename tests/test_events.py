@@ -286,6 +286,19 @@ def test_log_runs_again_brings_the_lines_back(caplog):
     assert [SLOT + "finished in 1 ms"] == [line for _, _, line in said(caplog)]
 
 
+def test_all_lines_that_the_package_logs_begin_with_its_name():
+    """But those of receivers of signals, which Celery's own logger says."""
+    package = Path(events.__file__).parent
+    level = r"\blogger\.(?:debug|info|warning|error|exception|critical|log)"
+    begins = {
+        (path.name, begin)
+        for path in package.rglob("*.py")
+        for begin in re.findall(level + r"\((?:event\.level, )?(\S+ ?)", path.read_text())
+    }
+    modules = ("events.py", "records.py", "redis.py")
+    assert {(module, '"[anarchon] ') for module in modules} == begins
+
+
 def test_a_happening_is_a_value():
     assert events.RunFinished(KEY, 1) == events.RunFinished(KEY, 1)
     with pytest.raises(AttributeError):

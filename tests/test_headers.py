@@ -118,7 +118,7 @@ def test_no_version_is_no_version_of_ours():
 def test_a_missing_word_is_named_in_one_line(missing):
     with pytest.raises(HeaderError) as refused:
         headers.read({key: value for key, value in WRITTEN.items() if key != missing})
-    assert f"the 'anarchon' header cannot be read: KeyError: {missing!r}" == str(refused.value)
+    assert f"the 'anarchon' header cannot be read: {missing} is missing" == str(refused.value)
 
 
 def test_max_runtime_may_be_missing():
@@ -126,39 +126,56 @@ def test_max_runtime_may_be_missing():
     assert read.max_runtime is None
 
 
+INSTANT = "an instant is right, such as 2026-10-10T12:00:30.000Z"
+NUMBER = "a whole number from 0 to 1000000 is right"
+ABOVE, FROM = (f"seconds {word} 0 to 3153600000 are right, such as 30" for word in ("above", "from"))
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "said", "right"),
     [
-        ("slot", "yesterday"),
-        ("slot", 5),
-        ("slot", None),
-        ("slot", "2026-10-10T12:00:30"),
-        ("slot", "2026-13-10T12:00:30Z"),
-        ("claimed", []),
-        ("claimed", "a\nb"),
-        ("dispatch", "two"),
-        ("dispatch", None),
-        ("dispatch", {}),
-        ("lease", "1m"),
-        ("lease", None),
-        ("lease", float("inf")),
-        ("lease", float("nan")),
-        ("heartbeat", []),
-        ("start_timeout", {}),
-        ("stop_grace", "soon"),
-        ("max_runtime", "never"),
-        ("dispatch", float("inf")),
-        ("kind", "leap"),
-        ("kind", ["manual"]),
-        ("trigger", "takeovr"),
-        ("trigger", None),
-        ("overlap", "skp"),
+        ("job", 5, "5", "a text is right"),
+        ("job", "", "''", "a text is right"),
+        ("slot", "yesterday", "'yesterday'", INSTANT),
+        ("slot", 5, "5", INSTANT),
+        ("slot", None, "<NoneType>", INSTANT),
+        ("slot", "2026-10-10T12:00:30", "'2026-10-10T12:00:30'", INSTANT),
+        ("slot", "2026-13-10T12:00:30Z", "'2026-13-10T12:00:30Z'", INSTANT),
+        ("claimed", [], "<list>", INSTANT),
+        ("claimed", "a\nb", "'a\\nb'", INSTANT),
+        ("dispatch", "a", "'a'", NUMBER),
+        ("dispatch", None, "<NoneType>", NUMBER),
+        ("dispatch", {}, "<dict>", NUMBER),
+        ("dispatch", float("inf"), "inf", NUMBER),
+        ("dispatch", -1, "-1", NUMBER),
+        ("dispatch", 10**30, str(10**30), NUMBER),
+        ("lease", "x", "'x'", ABOVE),
+        ("lease", "1m", "'1m'", ABOVE),
+        ("lease", None, "<NoneType>", ABOVE),
+        ("lease", float("inf"), "inf", ABOVE),
+        ("lease", float("nan"), "nan", ABOVE),
+        ("lease", -1, "-1", ABOVE),
+        ("lease", 0, "0", ABOVE),
+        ("lease", 1e300, "1e+300", ABOVE),
+        ("lease", 10**400, f"1{'0' * 96}...", ABOVE),
+        ("heartbeat", [], "<list>", ABOVE),
+        ("heartbeat", -0.5, "-0.5", ABOVE),
+        ("start_timeout", {}, "<dict>", ABOVE),
+        ("start_timeout", -1, "-1", ABOVE),
+        ("stop_grace", "soon", "'soon'", FROM),
+        ("stop_grace", -1, "-1", FROM),
+        ("max_runtime", "never", "'never'", ABOVE),
+        ("max_runtime", -1, "-1", ABOVE),
+        ("kind", "leap", "'leap'", "one of backfill, leapt, manual, scheduled is right"),
+        ("kind", ["manual"], "<list>", "one of backfill, leapt, manual, scheduled is right"),
+        ("trigger", None, "<NoneType>", "one of backfill, catch-up, manual, scheduled, takeover is right"),
+        ("overlap", "skp", "'skp'", "one of allow, cancel, queue, skip is right"),
     ],
 )
-def test_nonsense_is_refused_in_one_line(name, value):
-    with pytest.raises(HeaderError, match="the 'anarchon' header cannot be read: ") as refused:
+def test_what_cannot_be_meant_is_told_by_its_name_its_value_and_what_is_right(name, value, said, right):
+    with pytest.raises(HeaderError) as refused:
         headers.read(WRITTEN | {name: value})
-    assert 1 == len(str(refused.value).splitlines())
+    assert f"the 'anarchon' header cannot be read: {name}={said}: {right}" == str(refused.value)
 
 
 @pytest.mark.parametrize("header", [None, "v1", 1, [("v", 1)], b"{}"])

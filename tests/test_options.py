@@ -88,12 +88,12 @@ def look(site, options) -> None:
         store.jobs()
 
 
-def test_by_a_command_it_is_one_line_and_status_1(tmp_path):
+def test_by_a_command_it_is_one_line_and_status_2(tmp_path):
     desk = Desk(anarchon_store=f"sqlite:///{tmp_path}/j.db", anarchon_store_options={"pool_size": "x"})
     result = desk.run("status")
     desk.close()
     line = "Error: anarchon_store_options: pool_size='x': a whole number is right, such as 5\n"
-    assert (1, line) == (result.exit_code, result.output)
+    assert (2, line) == (result.exit_code, result.output)
 
 
 # Tables and keys of somebody else ---------------------------------------------------------------

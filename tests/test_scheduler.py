@@ -144,7 +144,7 @@ def test_a_loop_goes_on_at_least_every_second(stage):
         ({"anarchon_store": "mongodb://x"}, "anarchon: anarchon_store='mongodb://x': "),
         (
             {"anarchon_store": "redis://localhost", "anarchon_store_options": {"colour": "blue"}},
-            "anarchon: redis://localhost:6379/0: the Redis client does not take these options: ",
+            "anarchon: redis://localhost:6379/0: the query of its URL, or anarchon_store_options, cannot be ",
         ),
         (
             {"beat_schedule": [{"task": "t", "schedule": 1}]},

@@ -323,3 +323,16 @@ def test_old_history_is_cleared_away(desk, monkeypatch):
     monkeypatch.setattr(memory, "_wall_clock", lambda: T + HOUR)
     assert {"forgotten": 3, "history": "30m"} == desk.json("prune", "--history", "30m")
     assert "--history: 'long' is no duration: give seconds" in refused(desk, "prune", "--history", "long")
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [("3600", "1h"), ("1.5", "1s500ms"), ("0", "0s"), ("90m", "1h30m"), ("36500d", "36500d")],
+)
+def test_a_duration_that_is_typed_may_be_a_number_of_seconds(desk, typed, kept):
+    assert {"forgotten": 0, "history": kept} == desk.json("prune", "--history", typed)
+
+
+def test_a_history_without_end_is_none(desk):
+    line = "--history='99999999999999d': up to 36500d is right"
+    assert line == refused(desk, "prune", "--history", "99999999999999d")

@@ -7,6 +7,7 @@ import itertools
 import logging
 import multiprocessing
 import os
+import re
 import sqlite3
 import sys
 import time
@@ -252,6 +253,36 @@ def test_a_url_or_an_option_that_cannot_be_meant(url, options, words):
         SqlStore(url, options=options)
 
 
+USER = "user:password@"
+NO_PORT = "the port is no number up to 65535; "
+PG, MY = "postgresql+psycopg://{}host:5432/database is right", "mysql+pymysql://{}host:3306/database is right"
+ESCAPED = ", with %40, %2F, … for what is special in the password"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("postgresql://h:99999/d", NO_PORT + PG.format("")),
+        ("postgresql://h:abc/d", NO_PORT + PG.format("")),
+        ("postgres://me:secret", NO_PORT + PG.format("")),
+        ("postgresql+psycopg://me:s@cret@h:0/d", NO_PORT + PG.format(USER)),
+        ("postgresql://[::1]:99999/d", NO_PORT + PG.format("")),
+        ("postgresql://[::1/d", PG.format("")),
+        ("mysql://me:secret@h:99999/d", NO_PORT + MY.format(USER)),
+        ("mysql://me:sec/r?et@h:x/d", MY.format(USER) + ESCAPED),
+        ("mariadb://h:x/d", NO_PORT + "mariadb+pymysql://host:3306/database is right"),
+        ("sqlite:/:secret@j.db", "sqlite:///jobs.db is right" + ESCAPED),
+        ("sqlite:///j.db?timeout=abc", "timeout='abc': seconds are right, such as 1.5"),
+        ("mysql+pymysql://h/d?connect_timeout=abc", "connect_timeout='abc': seconds are right, such as 1.5"),
+        ("mysql+pymysql://h/d?read_timeout=-1", "read_timeout='-1': seconds are right, such as 1.5"),
+    ],
+)
+def test_a_url_that_cannot_be_read_says_what_is_wrong_and_nothing_of_a_password(url, why):
+    with pytest.raises(StoreUnusable) as caught:
+        SqlStore(url)
+    assert str(caught.value) == f"the {url.partition(':')[0]} URL of the store cannot be read: {why}"
+
+
 # Tables -------------------------------------------------------------------------------------------
 
 
@@ -390,7 +421,7 @@ def test_an_edited_row_is_said_once_and_stops_no_other(table, column, value, fil
             store.expired(BEAT, 10, now=T + MINUTE)
             store.jobs()
     (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert ("bad @ 2026" if table == "runs" else "bad") in said
+    assert re.match(rf"\[anarchon\] \w+_{table}: the row of bad{' @ 2026' * (table == 'runs')}", said)
     assert column in said or "no deadline" in said
     assert store.finish(good.key, "t", "succeeded", now=T + 2)
 

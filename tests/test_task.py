@@ -1536,7 +1536,7 @@ def test_a_chord_of_ordinary_calls_works_with_the_base_class(make_stage, run_wor
         ({"anarchon_leese": 5}, "anarchon: anarchon_leese=5: no such setting"),
         (
             {"anarchon_store": "redis://localhost", "anarchon_store_options": {"colour": "blue"}},
-            "anarchon: redis://localhost:6379/0: the Redis client does not take these options: ",
+            "anarchon: redis://localhost:6379/0: the query of its URL, or anarchon_store_options, cannot be ",
         ),
     ],
 )

@@ -8,6 +8,7 @@ there is another server to ask: the callers' nonces make it the same call.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -20,10 +21,10 @@ import redis
 
 from .. import durations
 from ..errors import StoreError, StoreUnreachable, StoreUnusable
-from .addresses import Address, Host
+from .addresses import RIGHTS, Address, Host
 from .budget import at_most
 from .connections import MOST, TooLate, client_at, left
-from .options import A_DICT, A_PATH, SECONDS, WHOLE, refuse_wrong
+from .options import TAKEN, refuse_wrong
 from .refusals import complaint, forgets, told, word_of
 from .routes import Route, route_to
 
@@ -277,9 +278,9 @@ def link_to(address: Address, settings: Mapping[str, Any], *, within: float = MO
         client_at(address.path or address.hosts[0], own)
         client_at(("localhost", 0), settings.get("sentinel_kwargs") or {})
     except (TypeError, ValueError, redis.RedisError) as error:
-        raise StoreUnusable(
-            f"{address.shown}: the Redis client does not take these options: {error}"
-        ) from None
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        why = f"the Redis client has no option {unknown[1]!r}" if unknown else error
+        raise StoreUnusable(f"{address.shown}: {TAKEN} {why}") from None
     return Link(route, own, shown=address.shown, replicas=replicas, within=within)
 
 
@@ -295,19 +296,11 @@ _NOT_OURS = (
     "encoding_errors",
 )
 
-#: What the values of options have to be which the client looks at when it connects, or not at all.
-_RIGHTS = {
-    **dict.fromkeys(("socket_timeout", "socket_connect_timeout"), SECONDS),
-    **dict.fromkeys(("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"), A_PATH),
-    **dict.fromkeys(("db", "max_connections", "min_other_sentinels"), WHOLE),
-    **dict.fromkeys(("socket_keepalive_options", "sentinel_kwargs"), A_DICT),
-}
-
 
 def refuse_wrong_options(options: Mapping[Any, Any]) -> None:
     """Refuse options that cannot be meant; all else is the client's to judge."""
-    refuse_wrong(options, _RIGHTS)
-    refuse_wrong(options.get("sentinel_kwargs") or {}, _RIGHTS, "sentinel_kwargs: ")
+    refuse_wrong(options, RIGHTS)
+    refuse_wrong(options.get("sentinel_kwargs") or {}, RIGHTS, "sentinel_kwargs: ")
 
 
 def _replicas(settings: dict[str, Any]) -> Replicas | None:

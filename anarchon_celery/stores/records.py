@@ -545,7 +545,7 @@ class Records:
         said = f"{table.name}: the row of {key} cannot be read and is left out: {reason}"
         if said not in self._warned:
             self._warned.add(said)
-            logger.warning("%s", said, extra={**fields("record_unreadable")})
+            logger.warning("[anarchon] %s", said, extra={**fields("record_unreadable")})
 
 
 def _whole_chains(

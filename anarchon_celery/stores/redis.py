@@ -442,7 +442,7 @@ class RedisStore(Store):
             if key not in self._warned:
                 self._warned.add(key)
                 said = f"{self.shown}: passed over {key}, edited by hand and unreadable"
-                logger.warning("%s", said, extra={**fields("record_unreadable")})
+                logger.warning("[anarchon] %s", said, extra={**fields("record_unreadable")})
 
 
 def _index_of(state: str) -> str:

@@ -8,7 +8,6 @@ verb takes, and has its time (:mod:`.budget`); what the database said is told in
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from ..errors import StoreError, StoreReplaced, StoreUnreachable, StoreUnusable
@@ -28,10 +27,11 @@ from . import LOOKS, NOTED, Store, new_identity
 from .budget import at_most, beside, is_late, left, whole
 from .dialects import LONGEST_CALL, PATIENCE, SQLITE, Dialect
 from .mariadb import MARIADB
-from .options import A_CLASS, A_DICT, SECONDS, WHOLE, Right, refuse_wrong
+from .options import A_CLASS, A_DICT, SECONDS, TAKEN, WHOLE, Right, refuse_wrong
 from .postgresql import POSTGRESQL
 from .records import Loaded, Locked, Records
 from .tables import Moment, Tables, Unmade, Unmet
+from .urls import refuse_wrong_query, shown, url_of
 from .waking import WakeUps
 
 Answer = TypeVar("Answer")
@@ -65,8 +65,6 @@ RIGHTS = {
     "echo": Right(lambda it: it in (True, False, "debug"), "True or False is right"),
 }  # fmt: skip
 
-_TAKEN = "the query of its URL, or anarchon_store_options, cannot be meant:"
-
 #: How often a step is done again that others were in the way of.
 REPEATS = 3
 
@@ -88,15 +86,16 @@ class TransactionalStore(Store):
         super().__init__()
         self.within = min(LONGEST_CALL, within)
         patience = PATIENCE * self.within
-        parsed = _parsed(url)
+        parsed = url_of(url)
         if parsed.get_backend_name() not in DIALECTS:
             known = ", ".join(DIALECTS)
             raise StoreUnusable(f"no store for {parsed.get_backend_name()!r} yet: known are {known}")
         self.dialect = DIALECTS[parsed.get_backend_name()]
         refuse_wrong(options or {}, RIGHTS)
         refuse_wrong((options or {}).get("connect_args") or {}, self.dialect.rights, "connect_args: ")
+        refuse_wrong_query(parsed, self.dialect.rights)
         parsed, settings = self.dialect.engine(parsed, options or {}, patience)
-        self.shown = _shown(parsed)
+        self.shown = shown(parsed)
         self._engine = self._made(parsed, settings)
         self.dialect.attend(self._engine, patience)
         for what in ("before_cursor_execute", "commit"):
@@ -115,7 +114,7 @@ class TransactionalStore(Store):
             raise StoreUnusable(f"{self.shown}: {lacks}") from reason
         except (ArgumentError, TypeError, ValueError, LookupError, AttributeError) as reason:
             why = _line(reason).partition(", using configuration ")[0]
-            raise StoreUnusable(f"{self.shown}: {_TAKEN} {why}") from reason
+            raise StoreUnusable(f"{self.shown}: {TAKEN} {why}") from reason
 
     # one transaction ----------------------------------------------------------------------------
 
@@ -263,29 +262,13 @@ class TransactionalStore(Store):
             kind = StoreUnusable if self.dialect.says_hopeless(error) else StoreUnreachable
             raise kind(f"{self.shown}: {_line(error.orig)}{self.dialect.to_do(error)}") from error
         except ArgumentError as error:
-            raise StoreUnusable(f"{self.shown}: {_TAKEN} {_line(error)}") from error
+            raise StoreUnusable(f"{self.shown}: {TAKEN} {_line(error)}") from error
         except SQLAlchemyError as error:
             raise StoreUnreachable(f"{self.shown}: {_line(error)}") from error
 
     def close(self) -> None:
         """See :meth:`Store.close`."""
         self._engine.dispose()
-
-
-def _parsed(url: str) -> URL:
-    try:
-        return make_url(url)
-    except (ArgumentError, ValueError):
-        # SQLAlchemy's own words may have the password in them.
-        scheme = url.partition(":")[0]
-        raise StoreUnusable(f"the store's URL {scheme}:… cannot be read: sqlite:///jobs.db is one") from None
-
-
-def _shown(url: URL) -> str:
-    """The URL without passwords, wherever they stand in it."""
-    secret = re.compile("pass|pwd|secret|token", re.IGNORECASE)
-    query = {name: "***" if secret.search(name) else value for name, value in url.query.items()}
-    return url.set(query=query).render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
 
 
 def _refuse_a_late_one(*_: Any) -> None:

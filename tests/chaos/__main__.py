@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.arguments import at_least_1, file, seconds
 from tests.chaos.places import PLACES
 from tests.chaos.playing import Play
 from tests.chaos.report import judged
@@ -45,18 +46,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog='python -m tests.chaos', description=__doc__)
     parser.add_argument('--store', choices=PLACES, default='redis')
     parser.add_argument('--broker', choices=('redis', 'rabbitmq'), default='redis')
-    parser.add_argument('--seconds', type=float, default=60, help='for how long strikes are dealt (60)')
+    parser.add_argument('--seconds', type=seconds, default=60, help='for how long strikes are dealt (60)')
     parser.add_argument('--slots', type=int, default=0, help='go on until there were so many')
     parser.add_argument('--faults', type=int, default=0, help='nor end before so many strikes')
     parser.add_argument('--seed', type=int, default=1, help='chooses the jobs and the strikes (1)')
-    parser.add_argument('--jobs', type=int, default=20, help='so many, with a slot a second each (20)')
+    parser.add_argument('--jobs', type=at_least_1, default=20, help='so many, with a slot a second each (20)')
     parser.add_argument('--scale', type=float, default=1, help='how long bodies take, times what they do (1)')
     parser.add_argument(
         '--pace', type=float, nargs=2, default=(2, 5), metavar=('FROM', 'TO'),
         help='seconds from strike to strike (2 5)',
     )  # fmt: skip
     parser.add_argument('--history', type=Path, help='where to leave the history, and logs')
-    parser.add_argument('--read', type=Path, metavar='FILE', help='only judge a history')
+    parser.add_argument('--read', type=file, metavar='FILE', help='only judge a history')
     return parser
 
 

@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.arguments import at_least_1
 from tests.crash_points.places import BROKERS, STORES, Places, places
 from tests.crash_points.playing import PACE, Share, find_breaks, line_of, play
 from tests.crash_points.points import ALL_FAULTS, POINTS, SIDES, Case, cases
@@ -47,11 +48,11 @@ def read(arguments: list[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument('--fault', action='append', choices=ALL_FAULTS, help='may be given again')
     parser.add_argument('--all', action='store_true', help='all points and faults')
-    parser.add_argument('--sample', type=int, help='so many of them, chosen by the seed')
+    parser.add_argument('--sample', type=at_least_1, help='so many of them, chosen by the seed')
     parser.add_argument('--seed', type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument('--breaks', action='store_true', help='break rules, each of which a case has to find')
     parser.add_argument('--list', action='store_true', help='only name the cases')
-    parser.add_argument('-j', type=int, default=2, help='clusters side by side (%(default)s)')
+    parser.add_argument('-j', type=at_least_1, default=2, help='clusters side by side (%(default)s)')
     parser.add_argument('--folder', type=Path, help='where all logs go, and stay; else nowhere')
     # For a machine with other things to do:
     parser.add_argument('--lease', type=float, default=PACE.lease, help='how long leases are (%(default)s s)')

@@ -13,6 +13,7 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies as st
 
+from tests.arguments import seconds
 from tests.fuzz.configs import policies_at_random, settings_at_random
 from tests.fuzz.crons import schedules_at_random
 from tests.fuzz.messages import messages_at_random
@@ -70,7 +71,7 @@ def rounds(name: str, part: Part, many: int, given: argparse.Namespace) -> bool:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog='python -m tests.fuzz', description=__doc__)
-    parser.add_argument('--seconds', type=float, default=60, help='for how long each part goes on (60)')
+    parser.add_argument('--seconds', type=seconds, default=60, help='for how long each part goes on (60)')
     parser.add_argument('--seed', type=int, default=1, help='of the first round (1); the next has one more')
     parser.add_argument(
         '--what', action='append', choices=[*PLAIN, *ON_STORES], help='only this part; or again'

@@ -10,11 +10,13 @@ from anarchon_celery.config import SETTINGS, Config
 from anarchon_celery.entries import planned_jobs
 from anarchon_celery.errors import SettingError
 from anarchon_celery.schedules import cron, every, once
+from tests.fuzz.__main__ import ON_STORES, PLAIN
 from tests.fuzz.configs import one_line, policies_at_random, settings_at_random
 from tests.fuzz.crons import schedules_at_random
 from tests.fuzz.messages import messages_at_random
 from tests.fuzz.rows import rows_at_random
 from tests.fuzz.stores import KINDS, Stores
+from tests.pages import DOCS
 from tests.test_cli import Desk
 
 QUICK = settings(max_examples=60, suppress_health_check=list(HealthCheck))
@@ -86,3 +88,10 @@ def test_a_schedule_of_such_a_number_is_refused_in_one_line(kind):
     assert ['good'] == list(found)
     (line,) = refused
     assert "'bad'" in one_line(line)
+
+
+def test_the_parts_on_the_page():
+    parts = len(PLAIN) + len(ON_STORES) * len(KINDS)
+    page = (DOCS / 'proof.md').read_text()
+    assert f'300 seconds for each of its {parts} parts (' in page
+    assert f'so {5 * parts} minutes in all' in page

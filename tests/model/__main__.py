@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
+from tests.arguments import at_least_1
+
 from .mutants import Mutant, by_hand
 from .same import SAME
 from .scenes import SCENES, SMALL
@@ -91,12 +93,23 @@ class Explorer:
             pool.shutdown()
 
 
+def scene(text: str) -> str:
+    """The name of a scene: they have commas."""
+    if text not in SCENES:
+        there = '\n  '.join(SCENES)
+        raise argparse.ArgumentTypeError(f'{text!r} is none of the scenes:\n  {there}')
+    return text
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog='python -m tests.model', description=__doc__)
     parser.add_argument('--no-mutants', action='store_true', help='only the rules as they are')
     parser.add_argument('--turned', action='store_true', help='also turn each comparison around: minutes')
-    parser.add_argument('--scene', action='append', choices=SCENES, help='only this one; may be given again')
-    parser.add_argument('-j', type=int, default=2, help='processes (2)')
+    parser.add_argument(
+        '--scene', action='append', type=scene, metavar='SCENE',
+        help='only this one, by its name; may be given again; a wrong one: all there are',
+    )  # fmt: skip
+    parser.add_argument('-j', type=at_least_1, default=2, help='processes (2)')
     given = parser.parse_args(arguments)
     scenes = given.scene or list(SCENES)
     sought = [] if given.no_mutants else [*by_hand(), *(turned() if given.turned else ())]

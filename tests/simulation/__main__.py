@@ -9,27 +9,33 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
+from tests.arguments import at_least_1, numbers
+
 from .seeds import Played, numbered, play, smaller
 from .watch import AFTER_A_JUMP
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog='python -m tests.simulation', description=__doc__)
-    parser.add_argument('--seeds', type=int, default=500, help='how many (500)')
+    parser.add_argument('--seeds', type=at_least_1, default=500, help='how many (500)')
     parser.add_argument('--first', type=int, default=1, help='from which one on (1)')
     parser.add_argument('--seed', type=int, help='this one, and what was wrong with it')
-    parser.add_argument('--only', help='with --seed: these of its faults, such as 3,17; none: an empty text')
+    parser.add_argument(
+        '--only', type=numbers, metavar='NUMBERS',
+        help='with --seed: these of its faults, such as 3,17; none: an empty text',
+    )  # fmt: skip
     parser.add_argument('--stop', action='store_true', help='at the first seed that fails, as it is')
     parser.add_argument('--bugs', action='store_true', help='each bug of bugs/ has to be found')
-    parser.add_argument('-j', type=int, default=2, help='processes (2)')
+    parser.add_argument('-j', type=at_least_1, default=2, help='processes (2)')
     given = parser.parse_args(arguments)
+    if given.only is not None and given.seed is None:
+        parser.error('--only goes with --seed: faults have their numbers in that seed')
     if given.bugs:
         from .hunt import hunt
 
         return hunt(given.j)
     if given.seed is not None:
-        only = None if given.only is None else [int(number) for number in given.only.split(',') if number]
-        return _tell(play(given.seed, only), chosen=given.only is not None)
+        return _tell(play(given.seed, given.only), chosen=given.only is not None)
     return _play_all(range(given.first, given.first + given.seeds), given.j, stop=given.stop)
 
 
