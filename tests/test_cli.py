@@ -459,6 +459,8 @@ def test_a_refused_entry_is_said_and_the_others_are_shown(desk_with, schedule):
     assert 0 == result.exit_code
     (line,) = [line for line in result.output.splitlines() if line.startswith("entry 'bad': ")]
     assert line.endswith("; this job stays out, the others go on")
+    shown = [row for row in cells(result.stdout) if row[0] == "bad"]
+    assert [] == [row for row in shown if "never" in row or not row[-1].endswith("its schedule fails")]
     assert ["sync"] == [row[0] for row in cells(result.output) if row[0] == "sync"]
 
 

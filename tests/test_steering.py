@@ -385,6 +385,7 @@ def test_old_history_is_cleared_away(desk, monkeypatch):
     desk.story()
     assert {"forgotten": 0, "history": "7d"} == desk.json("prune")
     monkeypatch.setattr(memory, "_wall_clock", lambda: T + HOUR)
-    assert "2 runs forgotten or folded; kept is 59m58s500ms\n" == desk.run("prune", "--history", "59m58s500ms").output
+    said = desk.run("prune", "--history", "59m58s500ms").output
+    assert "2 runs forgotten or folded; kept is 59m58s500ms\n" == said
     assert {"forgotten": 1, "history": "30m"} == desk.json("prune", "--history", "30m")
     assert "--history: 'long' is no duration: give seconds" in refused(desk, "prune", "--history", "long")
