@@ -207,6 +207,20 @@ def in_thread(what):
     assert not thread.is_alive()
 
 
+def test_who_is_revoked_where_nobody_can_end_the_body_is_asked_to_stop_and_held_on(stage, log):
+    """In threads and solo. The store knows nothing of it: the run is this worker's until its body ends."""
+    mine = stage.start()
+    stage.keeper.revoke(mine, "revoked")
+    with pytest.raises(LeaseLost, match="revoked"):
+        mine.check()
+    renewed = mine.renewed_at
+    wait_until(lambda: mine.renewed_at > renewed)
+    assert ("running", None) == (stage.run().state, stage.run().stop)
+    stage.keeper.end_cancelled(mine)
+    assert ("cancelled", "revoked") == (stage.run().state, stage.run().reason)
+    assert ["asked to stop after N ms: revoked", "cancelled after N ms: revoked"] == lines(log)
+
+
 # A store that forgets ---------------------------------------------------------------------------
 
 

@@ -185,6 +185,24 @@ def test_a_child_whose_files_were_closed_writes_to_no_file_of_somebody_elses(tmp
     relay.close()
 
 
+@pytest.mark.parametrize("parent", ["has closed it, too", "has another file there"])
+def test_what_a_child_cannot_pass_on_any_more_is_dropped(tmp_path, parent):
+    relay = Relay()
+    relay.send([of_job(0)])
+    os.close(relay._writer)
+    if parent == "has another file there":
+        os.dup2(os.open(tmp_path / "other", os.O_CREAT | os.O_WRONLY), relay._found_at)
+    files = len(os.listdir("/proc/self/fd"))
+    for number in range(3):
+        relay.send([of_job(number)])
+    assert 3 == relay._dropped
+    assert files == len(os.listdir("/proc/self/fd"))
+    if parent == "has another file there":
+        assert b"" == (tmp_path / "other").read_bytes()
+        relay.close()
+    os.close(relay._reader)
+
+
 # What the store tells ---------------------------------------------------------------------------
 
 
