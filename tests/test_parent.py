@@ -26,8 +26,9 @@ from anarchon_celery.stores import open_store
 from anarchon_celery.stores.clock import monotonic
 from anarchon_celery.verdicts import Verdict
 from tests.processes import wait_until
+from tests.rollback import wipe
 from tests.servers import free_port
-from tests.test_lease import QUICK, Faults, T, lines, wipe
+from tests.test_lease import QUICK, Faults, T, lines
 from tests.test_lease import Stage as KeepersStage
 from tests.test_lease import log as log
 
