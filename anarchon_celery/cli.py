@@ -8,7 +8,6 @@ error and changes no status: what was asked for is the rest, and that is right.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -18,7 +17,7 @@ from .completing import job_argument, job_names
 from .desk import AppJob, Desk, Refused, as_json_option, begun, pass_desk, store_errors
 from .doctor import findings
 from .errors import StoreError, in_one_line
-from .forecast import FireTime, forecast, read_moment
+from .forecast import end_of, forecast, read_moment
 from .health import health
 from .printing import print_json, printer
 from .protocol import ACTIVE, BUFFERED, ENDED, Job
@@ -32,7 +31,6 @@ from .show import (
     upgrade_as_json,
     upgrade_text,
 )
-from .slots import FireTimes, iso
 from .status import Status, status_as_json, status_tables, watch
 from .steering import COMMANDS
 
@@ -142,7 +140,7 @@ def next_(desk: Desk, name: str, count: int, moment: str | None, as_json: bool) 
     if found:
         print_(fire_times_table(job, found))
     if len(found) < count:
-        print_(_end(name, times, found, begin))
+        print_(f"{name} {end_of(times, found, begin)}")
 
 
 def _now() -> int:
@@ -166,15 +164,6 @@ def _stored(desk: Desk, job: AppJob) -> Job | None:
         why = "each time of this schedule follows from the last decided slot, which only the store knows"
         click.echo(f"{reason}; {why}: counted from where you ask instead", err=True)
         return None
-
-
-def _end(name: str, times: FireTimes, found: Sequence[FireTime], begin: int) -> str:
-    """Say why there are no more times."""
-    last = found[-1].at if found else begin - 1
-    looked = times.looked_until(last)
-    if looked is not None:
-        return f"{name} does not fire before {iso(looked)}; its schedule is not asked about more at once"
-    return f"{name} does not fire again" if found else f"{name} does not fire any more after {iso(begin)}"
 
 
 # the store -------------------------------------------------------------------------------------

@@ -62,7 +62,8 @@ class AppJob:
 class JobView:
     """A job as this app has it, and as the store does; one of the two may not know it.
 
-    ``not_before`` is set where its schedule was not asked about more at once; else no ``next_at`` is never.
+    ``not_before`` is set where its schedule was not asked about more at once, and ``fails`` where it raised;
+    else no ``next_at`` is never.
     """
 
     name: str
@@ -71,6 +72,7 @@ class JobView:
     last_slot: int | None
     next_at: int | None = None
     not_before: int | None = None
+    fails: bool = False
 
     @property
     def schedule(self) -> str:
@@ -214,7 +216,7 @@ class Desk:
             not_before = times.looked_until(begin - 1) if next_at is None else None
         except Exception as reason:
             self._refuse(view.name, reason)
-            return view
+            return replace(view, fails=True)
         return replace(view, next_at=next_at, not_before=not_before)
 
     def notes(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from difflib import get_close_matches
 from typing import Any, TypeAlias
@@ -79,7 +80,7 @@ def read_jobs(app: Celery, config: Config, given: Iterable[GivenEntry]) -> tuple
     jobs: Jobs = {}
     refused = []
     by_name: dict[Any, list[GivenEntry]] = {}
-    for one in given:  # a name that is no text may not even be a key
+    for one in map(_as_written, given):  # a name that is no text may not even be a key
         by_name.setdefault(one.name if isinstance(one.name, str) else id(one), []).append(one)
     for first, *others in by_name.values():
         try:
@@ -91,6 +92,14 @@ def read_jobs(app: Celery, config: Config, given: Iterable[GivenEntry]) -> tuple
         except (Exception, SystemExit) as reason:  # ours, or of a schedule that is somebody's own code
             refused.append(_refusal(first, reason))
     return jobs, refused
+
+
+def _as_written(given: GivenEntry) -> GivenEntry:
+    """Return an entry as a dict, also where it is an object of Celery's, which its beat takes too."""
+    if not isinstance(given.fields, ScheduleEntry):
+        return given
+    fields = {field: getattr(given.fields, field) for field in FIELDS if hasattr(given.fields, field)}
+    return replace(given, fields=fields)
 
 
 def _refusal(given: GivenEntry, reason: BaseException) -> str:
@@ -114,7 +123,7 @@ def _refuse_others(app: Celery, first: GivenEntry, others: Iterable[GivenEntry])
         one, two = _comparable(app, first), _comparable(app, other)
         if differ := [field for field in one.keys() | two.keys() if one.get(field) != two.get(field)]:
             both = " and by ".join(f"{it.origin} ({_shown_schedule(it)})" for it in (first, other))
-            what = " and ".join(sorted(differ))
+            what = "kind" if "fields" in differ else " and ".join(sorted(differ))
             raise _Namesakes(f"given by {both}, which differ in {what}: one needs another name")
 
 
@@ -152,8 +161,6 @@ def read_entry(app: Celery, name: str, fields: Any, *, policy: Mapping[str, Any]
     Raises:
         ScheduleError: one line that names the entry and what is wrong with it.
     """
-    if isinstance(fields, Entry):
-        return fields
     try:
         _check(name, fields)
         if policy is None:

@@ -7,7 +7,7 @@ is said of a clock change is what the fire times were computed from.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from itertools import islice
@@ -62,6 +62,14 @@ def _between(times: FireTimes, begin: int) -> Iterator[int]:
     while at is not None and at < END:
         yield at
         at = times.next(at)
+
+
+def end_of(times: FireTimes, found: Sequence[FireTime], begin: int) -> str:
+    """Say of a job why there are no more times than those that were found."""
+    looked = times.looked_until(found[-1].at if found else begin - 1)
+    if looked is not None:
+        return f"does not fire before {iso(looked)}; its schedule is not asked about more at once"
+    return "does not fire again" if found else f"does not fire any more after {iso(begin)}"
 
 
 # What clocks do ---------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def _job_row(view: JobView) -> Row:
 
 def _coming(view: JobView) -> tuple[str | None, str | None]:
     """The next time in UTC and at the job's place."""
-    if view.mine is None:
+    if view.mine is None or view.fails:
         return None, None
     if view.next_at is None:
         return "never" if view.not_before is None else f"not before {iso(view.not_before)}", None
@@ -178,6 +178,7 @@ def job_note(view: JobView) -> str:
     notes = (
         view.mine is None and "not in this app",
         view.stored is None and "not in the store yet",
+        view.fails and "its schedule fails",
         paused and f"paused: {paused}",
     )
     return "; ".join(note for note in notes if note)

@@ -95,7 +95,7 @@ def status_tables(now: Status) -> list[Any]:
         tables.append(paused_table(now.paused))
     going_on = [*now.active, *now.buffered]
     tables.append(runs_table(going_on) if going_on else "no run is active")
-    if len(going_on) >= MOST:
+    if any(count >= MOST for count in Counter(run.state for run in going_on).values()):
         tables.append(f"of each state the newest {MOST} are shown, no more; `runs --state S -n N` shows all")
     return tables
 

@@ -62,9 +62,8 @@ def paused(desk: Desk, name: str, reason: str | None, *, by: str) -> tuple[Job, 
         before = desk.stored(name)
         if reason is None and before.paused is not None:
             return before, before
-        if not desk.store.pause(name, reason=NO_REASON if reason is None else reason, by=by):
-            raise desk.unknown(name, desk.jobs)
-        return before, desk.stored(name)
+        desk.store.pause(name, reason=NO_REASON if reason is None else reason, by=by)
+        return before, desk.stored(name)  # or it is gone meanwhile
 
 
 def pause_lines(before: Job, now: Job) -> list[str]:
@@ -72,6 +71,8 @@ def pause_lines(before: Job, now: Job) -> list[str]:
     if before is now:
         return [f"{now.name} is paused already: {pause_text(now)}"]
     was = [f"{now.name} was paused already: {pause_text(before)}"] if before.paused is not None else []
+    if now.paused is None:
+        return [*was, f"{now.name} goes on: somebody resumed it meanwhile"]
     return [*was, f"{now.name} is paused: {pause_text(now)}"]
 
 

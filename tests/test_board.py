@@ -125,3 +125,33 @@ def test_where_memory_needs_a_name_it_goes_with_its_maker(tmp_path):
     '''
     assert "{'holds': 'report'}\n1\n" == printed_by(code)
     assert [] == [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize('without', ['del os.memfd_create', 'os.path.exists = lambda path: False'])
+def test_a_named_one_stays_until_its_maker_ends_and_no_file_is_left_open(tmp_path, without):
+    """Where there is no such memory, or none that other processes find."""
+    code = f'''if True:
+        import os, sys, tempfile
+        tempfile.tempdir = {str(tmp_path)!r}
+        before = len(os.listdir("/proc/self/fd"))
+        {without}
+        made = board.make()
+        print(len(os.listdir("/proc/self/fd")) - before, flush=True)  # one for the file, one for its memory
+        if not (child := os.fork()):
+            sys.exit()  # as a child of a pool ends, with all that it took over
+        assert (child, 0) == os.waitpid(child, 0)
+        print(os.listdir({str(tmp_path)!r}) == [os.path.basename(os.environ[board.WHERE])])
+    '''
+    assert '2\nTrue\n' == printed_by(code)
+    assert [] == [*tmp_path.iterdir()]
+
+
+def test_what_was_spoiled_is_as_nothing(made):
+    """Its text and its checksum do not fit: nobody acts upon what nobody wrote."""
+    place = made.place(3)
+    place.write({'holds': 'report'})
+    at = made._memory.find(b'report')
+    made._memory[at : at + 3] = b'REP'
+    assert (None, [3]) == (place.read(), [place.index for place in made.taken()])
+    place.write({'holds': 'sync'})
+    assert {'holds': 'sync'} == place.read()

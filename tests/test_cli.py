@@ -26,7 +26,7 @@ import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
 from celery.bin.celery import celery as celery_command
-from celery.schedules import BaseSchedule, crontab
+from celery.schedules import BaseSchedule, crontab, schedule
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from rich.console import Console
@@ -36,7 +36,7 @@ from anarchon_celery.chain import Chain
 from anarchon_celery.config import Config
 from anarchon_celery.desk import Desk as Table
 from anarchon_celery.folding import FOLD_AFTER
-from anarchon_celery.protocol import Node, Offer, Registration, Run, RunKey, Sent, Start
+from anarchon_celery.protocol import Node, Offer, Registration, Request, Run, RunKey, Sent, Start
 from anarchon_celery.schedules import as_schedule, cron, every, fire_times, once
 from anarchon_celery.slots import HOUR, MINUTE, SECOND, Leap, from_iso, iso
 from anarchon_celery.stores import memory, new_nonce, open_store
@@ -372,6 +372,23 @@ def test_jobs_of_the_app_and_of_the_store_as_json(desk_with):
     assert expected == {job.pop("job"): job for job in found}
 
 
+def test_the_interval_of_celerys_own_kind_is_shown_as_ours_is(desk_with):
+    desk = desk_with(beat_schedule={"sync": {"task": "t", "schedule": schedule(90.5)}})
+    assert ["every 1m30s500ms"] == [job["schedule"] for job in desk.json("jobs")]
+
+
+def test_of_a_job_that_was_only_asked_for_no_slot_was_the_last(desk_with):
+    """However many runs there are that somebody asked for."""
+    desk = desk_with()
+    desk.story()
+    for number in range(1_001):
+        asked = Request(job="sync", by="anna", overlap="allow")
+        desk.store.trigger(asked, nonce=str(number))
+    assert {"report": iso(T + 1_000), "sync": None} == {
+        job["job"]: job["last_slot"] for job in desk.json("jobs")
+    }
+
+
 def test_the_fields_of_a_job_in_their_order(desk_with):
     (job,) = desk_with(beat_schedule={"sync": ENTRIES["sync"]}).json("jobs")
     assert JOB_FIELDS == list(job)
@@ -429,13 +446,22 @@ def test_what_somebody_wrote_and_will_not_run_is_said(desk_with):
     )
 
 
-@pytest.mark.parametrize("schedule", ["61 * * * *", Raising()])
+class Unshown(Checked):
+    """Somebody's own, which cannot say what it is."""
+
+    def __repr__(self):
+        raise ZeroDivisionError("no such luck")
+
+
+@pytest.mark.parametrize("schedule", ["61 * * * *", Raising(), Unshown()])
 def test_a_refused_entry_is_said_and_the_others_are_shown(desk_with, schedule):
     desk = desk_with(beat_schedule={"sync": ENTRIES["sync"], "bad": {"task": "t", "schedule": schedule}})
     result = desk.run("jobs")
     assert 0 == result.exit_code
     (line,) = [line for line in result.output.splitlines() if line.startswith("entry 'bad': ")]
     assert line.endswith("; this job stays out, the others go on")
+    shown = [row for row in cells(result.stdout) if row[0] == "bad"]
+    assert [] == [row for row in shown if "never" in row or not row[-1].endswith("its schedule fails")]
     assert ["sync"] == [row[0] for row in cells(result.output) if row[0] == "sync"]
 
 

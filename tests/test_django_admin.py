@@ -7,12 +7,12 @@ from html import unescape
 
 import pytest
 
-from anarchon_celery.protocol import Node, Registration, RunKey
-from anarchon_celery.schedules import cron
+from anarchon_celery.protocol import ACTIVE, ENDED, Node, Registration, Request, RunKey
+from anarchon_celery.schedules import cron, once
 from anarchon_celery.slots import HOUR, iso
 from anarchon_celery.stores import memory
 from tests.servers import free_port
-from tests.test_cli import Desk, T
+from tests.test_cli import Desk, Never, Raising, T
 
 pytest.importorskip("django")
 
@@ -32,6 +32,7 @@ ENTRIES = {
     "sync": {"task": "t", "schedule": "10s", "options": {"anarchon": {"overlap": "allow"}}},
     HTML: {"task": "t", "schedule": "1h"},
 }  # fmt: skip
+STATES = ACTIVE | ENDED
 RUN = "scheduled 2026-10-10T12:00:30.000Z report"
 ALL = ("view_job", "change_job", "view_run", "change_run", "view_node")
 
@@ -151,6 +152,28 @@ def test_an_entry_that_a_beat_refuses_is_said(desk, ann):
     assert "entry 'bad': " in ann.get("job/")
 
 
+def test_schedules_that_fire_no_more_or_not_for_long_or_cannot_be_asked(desk, ann):
+    """A page says why there are no fire times, in the words of the command."""
+    more = {"past": once("2026-10-01T09:00Z"), "idle": Never(), "bad": Raising()}
+    desk.app.conf.beat_schedule |= {name: {"task": "t", "schedule": one} for name, one in more.items()}
+    assert "entry 'bad': ZeroDivisionError: no such luck; this job stays out" in ann.get("job/")
+    bad, idle, past = (row for row in rows(ann) if row.startswith(tuple(more)))
+    assert "bad <Checked> UTC - - - not in the store yet; its schedule fails" == bad
+    assert re.match(r"idle <Never> UTC not before \S+ 2026-11-\d\d [0-9:]+ 2026-11-\S+Z -", idle)
+    assert past.startswith("past once 2026-10-01T09:00:00.000Z UTC never - -")
+    assert "Next fire times ZeroDivisionError: no such luck Last runs" in ann.get(f"job/{page('bad')}")
+    said = ann.get(f"job/{page('idle')}")
+    assert re.search(r"it does not fire before 20\S+Z; its schedule is not asked about more at once", said)
+    assert f"it does not fire any more after {iso(T + 2_001)}" in ann.get(f"job/{page('past')}")
+
+
+def test_a_job_that_only_the_store_knows(desk, ann):
+    desk.store.register(Node(id="k", name="b:1"), [Registration(job="old", hash="every 10000 ms")], now=T)
+    said = ann.get(f"job/{page('old')}")
+    assert "Next fire times not in this app Last runs no runs" in said
+    assert "every 10000 ms" in said
+
+
 def test_runs_are_shown_as_the_command_shows_them(desk, ann):
     ann.get("run/")
     slot = "Sat 2026-10-10 14:00:30 2026-10-10T12:00:30.000Z"
@@ -172,6 +195,34 @@ def test_runs_are_shown_as_the_command_shows_them(desk, ann):
 def test_runs_that_are_looked_for(desk, ann, query, states):
     ann.get(f"run/?{query}")
     assert states == [re.search("skipped|running|failed|missed", row)[0] for row in rows(ann)]
+
+
+def test_the_runs_of_several_jobs_that_are_searched_for_are_in_one_order(desk, ann):
+    for name, ago in ((HTML, 1_500), ("report", 1_200)):
+        asked = Request(job=name, by="bob", overlap="allow")
+        desk.store.trigger(asked, nonce=name, now=T + 2_000 - ago)
+    ann.get("run/?q=O")
+    assert [
+        ("report", "skipped"), ("report", "released"), (HTML, "released"), ("report", "running"),
+    ] == [  # newest first
+        next((name, state) for name in ENTRIES for state in STATES if f" {name} {state}" in row)
+        for row in rows(ann)
+    ]  # fmt: skip
+
+
+def test_of_many_jobs_only_the_one_that_is_chosen_is_offered(desk, ann, monkeypatch):
+    from anarchon_celery.django import runs
+
+    offered = f'href="?job={"report"}"'
+    ann.get("run/")
+    assert offered in ann.html
+    monkeypatch.setattr(runs, "MOST_JOBS", 2)
+    ann.get("run/")
+    assert offered not in ann.html
+    ann.get("run/?job=sync")
+    assert ["failed", "missed"] == [re.search("failed|missed|running", row)[0] for row in rows(ann)]
+    ann.get("run/?job=gone")
+    assert [] == rows(ann), "and not the runs of all others"
 
 
 def test_there_are_pages(desk, ann, monkeypatch):
@@ -376,6 +427,11 @@ def test_a_wrong_setting_is_one_line(ann):
     with django_site.project_of(desk.app):
         assert "anarchon_lease='long': a duration above 0" in ann.get("job/", 503)
     desk.app.close()
+
+
+def test_without_an_app_it_says_what_to_do(ann):
+    with django_site.project_of(None):
+        assert "there is no Celery app: import the one of the project's celery.py" in ann.get("job/", 503)
 
 
 def test_a_site_of_ones_own_links_to_itself(desk, ann):

@@ -114,6 +114,26 @@ def test_what_else_is_said(found, setting, value, line):
     assert said[0][:13].partition(".")[2] in [id.partition(".")[2] for id in checks.IDS]
 
 
+def test_an_app_whose_settings_celery_cannot_read():
+    app = Celery("proj", broker="memory://", set_as_current=False)
+    app.config_from_object("no_such_module_of_settings")
+    with django_site.project_of(app):
+        messages = [it for it in run_checks(include_deployment_checks=True) if it.id.startswith("anarchon")]
+    assert [("anarchon.E003", "ModuleNotFoundError: No module named 'no_such_module_of_settings'")] == [
+        (it.id, it.msg) for it in messages
+    ]
+    app.close()
+
+
+def test_settings_that_are_no_settings_of_djangos_are_named_as_they_are_written():
+    app = Celery("proj", broker="memory://", set_as_current=False)
+    app.conf.update(anarchon_store="memory://checks", timezone="Berlin")
+    with django_site.project_of(app):
+        (found,) = [it for it in run_checks() if it.id.startswith("anarchon")]
+    assert ("anarchon.E003", True) == (found.id, found.msg.startswith("timezone='Berlin': no such time zone"))
+    app.close()
+
+
 def test_the_store_is_asked_only_for_a_deployment(found):
     url = f"redis://127.0.0.1:{free_port()}/1"
     assert [] == found(CELERY_ANARCHON_STORE=url, CELERY_ANARCHON_CLAIM_TIMEOUT=2)

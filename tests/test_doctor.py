@@ -465,3 +465,24 @@ def test_what_a_node_would_warn_of_and_what_a_beat_would_refuse(desk_with):
 def test_settings_of_celerys_that_hurt_all_entries(desk_with):
     ((check, line),) = told(desk_with(beat_schedule=[]))
     assert ("entries", "beat_schedule is of type list: a dict of entries by name is right") == (check, line)
+
+
+def test_a_broker_whose_user_may_not_ask_the_workers(redis_server, redis_url, desk_with):
+    """Who may send tasks may send nothing to all workers at once; all other checks go on."""
+    rights = ["on", ">secret", "~*", "&*", "+@all", "-publish"]
+    with redis_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "sender", *rights)
+    try:
+        url = f"redis://sender:secret@127.0.0.1:{redis_server.port}/1"
+        desk = desk_with(broker_url=url, beat_schedule=HOURLY)
+        now = known(desk, ago=3 * HOUR)
+        desk.store.register(Node(id="w", name="celery@c:1", kind="worker"), [])
+        asked, overdue = told(desk)
+    finally:
+        with redis_server.client() as client:
+            client.execute_command("ACL", "DELUSER", "sender")
+    assert "tasks" == asked[0]
+    assert asked[1].startswith("the workers cannot be asked which tasks they know: ")
+    assert ("publish" in asked[1], "secret" in asked[1]) == (True, False)
+    assert "overdue" == overdue[0]
+    assert f"sync (due at {iso((now - 3 * HOUR) // HOUR * HOUR + HOUR)})" in overdue[1]

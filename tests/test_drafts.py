@@ -21,7 +21,7 @@ from kombu.utils import functional
 from anarchon_celery import dispatch, headers, portions
 from anarchon_celery.config import Policy
 from anarchon_celery.dispatch import BrokerDown, Letter, NotSent, Posted, Publisher
-from anarchon_celery.drafts import may_be_batched, may_be_drafted
+from anarchon_celery.drafts import drafted, may_be_batched, may_be_drafted
 from anarchon_celery.entries import read_entry
 from anarchon_celery.protocol import Run
 from tests.stage import clock, lines, log, stage
@@ -215,6 +215,25 @@ def told():
     yield listen
     for signal in connected:
         signal.disconnect(receive)
+
+
+def test_a_message_that_goes_another_way_than_celerys_is_not_taken_for_sent():
+    with pytest.raises(RuntimeError, match="^task 'sync' was sent by another producer than the one it was "):
+        drafted('sync', lambda producer: None, None)
+
+
+def test_where_the_broker_is_away_each_message_is_certainly_not_out(desk_at, own_redis_server):
+    desk = desk_at(own_redis_server.url())
+    assert [None] == [one.problem for one in desk.post({})]
+    own_redis_server.stop()
+    letters = desk.letters({}, {})
+    desk.publisher.close()
+    down = desk.publisher.post(letters, lambda: True)
+    assert [BrokerDown] * 2 == [type(one.problem) for one in down]
+    assert {''} == {one.task_id for one in down}
+    own_redis_server.start()
+    assert [None] * 2 == [one.problem for one in desk.post({}, {})]
+    assert 3 == desk.count()
 
 
 def test_it_is_told_that_a_message_was_sent_when_it_was_sent(desk, told):

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from celery import Celery, _state
-from celery.beat import BeatLazyFunc
+from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, schedule
 
 import anarchon_celery
@@ -322,6 +322,38 @@ def test_two_further_decorators_that_only_differ_in_arguments_need_names():
         "entry 'sync: every 10s': given by @every on sync (every('10s')) "
         "and by @every on sync (every('10s')), which differ in args: one needs another name"
     ] == refused(app)
+
+
+class Unshown(crontab):
+    """One that cannot say what it is; that it fires at other times is seen all the same."""
+
+    def __repr__(self):
+        raise ValueError("no such repr")
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ("10s", "('10s') and by @every on sync (every('20s')), which differ in kind: "),
+        ({"task": "sync", "schedule": Unshown()}, "(Unshown) and by @every on sync (every('20s')), which "),
+    ],
+)
+def test_two_of_which_one_is_no_entry_or_cannot_be_shown(fields, line):
+    app = new_app(beat_schedule={"sync": fields})
+    every("20s")(task_of(app))
+    assert refused(app)[0].startswith(f"entry 'sync': given by beat_schedule {line}")
+
+
+def test_entries_may_be_objects_of_celerys_as_its_own_beat_takes_them():
+    made = ScheduleEntry(
+        name="sync", task="sync", schedule=10, args=(1,), options={"anarchon": {"overlap": "queue"}}
+    )
+    app = new_app(beat_schedule={"sync": made, "wrong": ScheduleEntry(name="wrong", task="", schedule=1)})
+    found, (line,) = planned_jobs(app, Config.of(app))
+    (entry, job) = found["sync"]
+    assert ("sync", (1,), "queue") == (entry.task, entry.args, job.policy.overlap)
+    assert fire_times(every("10s"), timezone=app.timezone, job="sync").key == job.times.key
+    assert "entry 'wrong': task='': the name of a task is right" == line
 
 
 def test_two_decorators_that_only_differ_in_their_policy():

@@ -20,7 +20,8 @@ from anarchon_celery.gauges import Gauges
 from anarchon_celery.measures import METRICS, Sample, samples_of
 from anarchon_celery.protocol import Renewal, RunKey, Start, Started
 from anarchon_celery.relay import Relay
-from anarchon_celery.slots import DAY, HOUR, from_iso
+from anarchon_celery.schedules import once
+from anarchon_celery.slots import DAY, HOUR, from_iso, iso
 from anarchon_celery.stores import Store, open_store
 from anarchon_celery.stores.timing import VERBS, timed
 from anarchon_celery.tally import Tally
@@ -185,6 +186,24 @@ def test_a_child_whose_files_were_closed_writes_to_no_file_of_somebody_elses(tmp
     relay.close()
 
 
+@pytest.mark.parametrize("parent", ["has closed it, too", "has another file there"])
+def test_what_a_child_cannot_pass_on_any_more_is_dropped(tmp_path, parent):
+    relay = Relay()
+    relay.send([of_job(0)])
+    os.close(relay._writer)
+    if parent == "has another file there":
+        os.dup2(os.open(tmp_path / "other", os.O_CREAT | os.O_WRONLY), relay._found_at)
+    files = len(os.listdir("/proc/self/fd"))
+    for number in range(3):
+        relay.send([of_job(number)])
+    assert 3 == relay._dropped
+    assert files == len(os.listdir("/proc/self/fd"))
+    if parent == "has another file there":
+        assert b"" == (tmp_path / "other").read_bytes()
+        relay.close()
+    os.close(relay._reader)
+
+
 # What the store tells ---------------------------------------------------------------------------
 
 
@@ -234,6 +253,17 @@ def test_of_each_job_its_last_success_its_period_and_what_comes_next(stage, of_j
     assert T == 1000 * told["job_last_success_timestamp_seconds", "slow"], "none since it was first seen"
     assert (0, 1) == (told["job_paused", "sync"], told["job_paused", "slow"])
     assert (1, 1, 0) == (told["store_up",], told["nodes", "beat"], told["nodes", "worker"])
+
+
+def test_a_job_that_fires_no_more_has_no_next_time_and_one_that_does_not_twice_no_period(stage, of_jobs):
+    jobs = {"last": job(once(iso(T + HOUR)))}
+    stage.beat(jobs).tick()
+    look = of_jobs(jobs)
+    first = {key[0]: value for key, value in look().items() if key[1:] == ("last",)}
+    assert (T + HOUR, 0) == (1000 * first.pop("job_next_fire_timestamp_seconds"), first["job_paused"])
+    assert {"job_paused", "job_last_success_timestamp_seconds"} == first.keys()
+    stage.clock.advance(2 * HOUR)
+    assert first.keys() == {key[0] for key in look() if key[1:] == ("last",)}
 
 
 def test_of_a_job_without_a_success_it_is_as_far_back_as_the_store_remembers(stage, of_jobs):

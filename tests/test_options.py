@@ -108,6 +108,8 @@ def server(request) -> Database:
 THEIRS = [
     ("meta", "a INT", "'name'"),
     ("meta", "name INT, value INT", "'name' is INT"),
+    ("meta", "name VARCHAR(9), value DATE", "'value' is DATE"),
+    ("meta", "name VARCHAR(9), value BIT(1)", "'value' is "),
     ("runs", "a INT", "'job'"),
     ("jobs", "name VARCHAR(9), x INT NOT NULL", "'hashes'"),
     (

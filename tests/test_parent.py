@@ -26,6 +26,7 @@ from anarchon_celery.stores import open_store
 from anarchon_celery.stores.clock import monotonic
 from anarchon_celery.verdicts import Verdict
 from tests.processes import wait_until
+from tests.rollback import wipe
 from tests.servers import free_port
 from tests.test_lease import QUICK, Faults, T, lines
 from tests.test_lease import Stage as KeepersStage
@@ -219,6 +220,28 @@ def test_a_child_hears_that_its_run_is_lost(stage):
     assert 'taken over as attempt 2' == child.seat.hear(child.lease)['lost']
 
 
+def test_what_a_store_has_forgotten_is_put_back_and_told(stage, log):
+    child = stage.child(policy=Policy(lease=10_000, heartbeat=1))
+    stage.look()
+    wipe(stage.store)
+    wait_until(lambda: stage.look() or stage.run())
+    assert ('running', 0) == stage.state()
+    assert ['put back after N ms into a store that had forgotten it'] == lines(log)
+    assert child.seat.hear(child.lease)['lost'] is None
+
+
+def test_a_child_whose_words_are_spoiled_costs_no_other_its_renewal(stage):
+    spoiled, other = stage.child('a'), stage.child('b', Policy(lease=10_000, heartbeat=1))
+    at = stage.board._memory.find(b'token-a')
+    stage.board._memory[at : at + 5] = b'TOKEN'
+    wait_until(lambda: stage.look() or stage.faults.count('renew'))
+    assert [1] == [*stage.parent._children]
+    assert other.seat.hear(other.lease)['renewed_at']
+    spoiled.seat.say(spoiled.lease, 'held')
+    stage.look()
+    assert [0, 1] == sorted(stage.parent._children)
+
+
 def test_a_child_that_renewed_for_itself_is_believed(stage):
     child = stage.child(policy=QUICK)
     stage.look()
@@ -408,6 +431,19 @@ def test_a_store_that_is_away_is_told_when_it_is_back(stage, log):
     assert child.place.read() is None
 
 
+def test_what_could_not_be_told_within_the_lease_is_said(stage, log):
+    """Then its deadline has decided, and another worker may have the run."""
+    child = stage.child(policy=Policy(lease=300, heartbeat=100))
+    stage.look()
+    stage.faults.down = True
+    child.die()
+    wait_until(lambda: stage.look() or not stage.parent._agenda)
+    assert ['given back, but that could not be recorded: it is down'] == lines(log)
+    stage.faults.down = False
+    stage.look()
+    assert ('running', 0) == stage.state(), 'and it is not told later'
+
+
 def test_an_answer_that_is_lost_counts_one_crash(stage):
     child = stage.child()
     stage.look()
@@ -547,3 +583,36 @@ def test_the_thread_looks_until_what_is_left_is_seen_to(stage):
     stage.parent.settle(stage.order('other'), 'cancelled', 'expired')
     stage.parent.close()
     assert (('released', 1), ('cancelled', 0)) == (stage.state(), stage.state('other'))
+
+
+def test_the_thread_goes_on_after_a_look_that_failed(stage, log, monkeypatch):
+    """The other children need it, whatever went wrong."""
+    child = stage.child()
+    stage.parent._started = False
+    renewed = stage.parent._renew
+    failures = iter([ZeroDivisionError('no such luck')])
+
+    def fails_once():
+        for failure in failures:
+            raise failure
+        renewed()
+
+    monkeypatch.setattr(stage.parent, '_renew', fails_once)
+    stage.parent.follow()
+    stage.parent.store = stage.faults
+    wait_until(lambda: stage.parent._children)
+    child.die()
+    wait_until(lambda: stage.state() == ('released', 1))
+    stage.parent.close()
+    (said,) = [r.getMessage() for r in log.records if 'no such luck' in r.getMessage()]
+    assert 'ZeroDivisionError: no such luck' in said
+
+
+def test_verdicts_whose_deliveries_never_end_are_forgotten_at_last(monkeypatch):
+    monkeypatch.setattr(verdicts, '_MOST', len(verdicts._verdicts) + 2)
+    for token in ('one', 'two', 'three', 'two'):
+        verdicts.pass_on(token, Verdict('failed', token))
+    first, *others = (verdicts.on(token) for token in ('one', 'two', 'three'))
+    for token in ('one', 'two', 'three'):
+        verdicts.forget(token)
+    assert (None, ['two', 'three']) == (first, [verdict.reason for verdict in others])

@@ -129,6 +129,14 @@ def test_what_the_node_knows_as_plain_stays_so():
     assert [False] == [known.supervised for known in plan.registrations()]
 
 
+def test_what_the_store_says_of_a_job_that_is_gone_meanwhile_is_nothing_to_this_node():
+    """Its schedule raised, say, while the store was asked."""
+    plan = plan_of(job("other"))
+    plan.learn([told(floor=T), told("other", floor=T)])
+    plan.decided(answer((T + MINUTE, "won"), floor=T + MINUTE), T + MINUTE)
+    assert (["other"], T + MINUTE) == ([*plan.jobs], plan.next_due())
+
+
 def test_of_what_the_node_does_not_know_it_tells_what_the_store_said_last():
     plan = plan_of(job())
     assert [False] == [known.supervised for known in plan.registrations()]

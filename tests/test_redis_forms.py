@@ -266,6 +266,12 @@ def test_tls_that_only_one_side_speaks_is_told(secure, redis_url):
     refused(StoreUnreachable, "does not answer", secure.url().replace("rediss:", "redis:"))
 
 
+def test_a_server_that_greets_without_tls_is_told(mariadb_server):
+    """Any server that speaks first, and not TLS."""
+    line = "cannot be used: it does not speak TLS: redis:// is right instead of rediss://"
+    refused(StoreUnusable, line, f"rediss://127.0.0.1:{mariadb_server.port}")
+
+
 def test_a_client_certificate_is_shown_to_who_asks_for_one(tmp_path):
     server = SecureRedisServer(tmp_path / "r", options=["--tls-auth-clients", "yes"]).start()
     try:
@@ -461,6 +467,15 @@ def test_a_full_server_is_told_and_can_be_looked_at(plain, redis_url):
         assert [run.key for run in store.runs()] == [key]
 
 
+def test_a_server_that_has_not_all_commands_is_told_in_its_own_words(tmp_path):
+    server = RedisServer(tmp_path / "r", options=["--rename-command", "HSET", ""])
+    try:
+        told = refused(StoreUnusable, "cannot be used: Unknown Redis command", server.start().url(), begin)
+        assert "user_script" not in told
+    finally:
+        server.close()
+
+
 def test_a_database_that_is_not_there_is_told(redis_server):
     refused(StoreUnusable, "/99 cannot be used: it has no such database", redis_server.url(99))
 
@@ -629,6 +644,15 @@ def test_an_old_master_that_lives_on_as_a_replica_is_left(watched):
 def role(server):
     with server.client() as client, contextlib.suppress(redis.ConnectionError):
         return client.info("replication")["role"]
+
+
+def test_who_the_sentinels_name_still_and_is_a_replica_already_is_away_for_now(watched):
+    with opened(watched.url()) as store:
+        begin(store)
+        with watched.master.client() as client:
+            client.replicaof("127.0.0.1", watched.replicas[0].port)
+        with pytest.raises(StoreUnreachable, match="another server is about to become the primary"):
+            claim(store, slot=T + 1)
 
 
 def test_sentinels_that_know_no_such_master_or_ask_for_a_password_are_told(watched):
@@ -989,6 +1013,38 @@ def test_a_server_that_needs_seconds_for_each_answer_is_slow_but_there(proxy, pl
         begin_slowly()
         assert time.monotonic() - before < delay + 0.5
         assert proxy.accepted == 1
+
+
+def resolved(monkeypatch, *ports):
+    """Have a name mean these ports of 127.0.0.1, the first one first."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
+    others = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *how, **more: found if host == "cache.example" else
+        others(host, *how, **more),
+    )  # fmt: skip
+
+
+def test_of_several_addresses_of_a_name_the_next_is_tried(proxy, monkeypatch):
+    """As where localhost is ::1 too, and the server listens to 127.0.0.1 alone."""
+    resolved(monkeypatch, free_port(), proxy.port)
+    with opened("redis://cache.example:6379") as store:
+        assert begin(store).won
+    assert 1 == proxy.accepted
+
+
+def test_where_no_address_of_a_name_lets_anybody_in_the_call_keeps_its_time(monkeypatch):
+    with full_listener() as one, full_listener() as other, opened("redis://cache.example") as store:
+        resolved(monkeypatch, one.getsockname()[1], other.getsockname()[1])
+        before = time.monotonic()
+        with pytest.raises(StoreUnreachable, match="connecting takes too long"):
+            store.runs()
+        assert 2.5 < time.monotonic() - before < 3.5
+
+
+def test_a_name_without_an_address_is_away(monkeypatch):
+    resolved(monkeypatch)
+    refused(StoreUnreachable, "does not answer: .*cache.example has no address", "redis://cache.example")
 
 
 def test_a_port_that_lets_nobody_in_is_given_up_in_time():

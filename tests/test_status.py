@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
+import select
 import signal
 import socket
+import struct
+import subprocess
+import sys
+import termios
 import textwrap
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
-from anarchon_celery.protocol import Node
+from anarchon_celery.protocol import Node, Registration, Request
 from anarchon_celery.stores import open_store
+from tests.processes import wait_until
 from tests.servers import free_port
-from tests.test_cli import Desk
+from tests.test_cli import Desk, read_or_end
 
 
 @pytest.fixture
@@ -106,16 +117,26 @@ def test_nodes_that_are_gone_for_long_are_only_counted(desk_with):
     assert 4 == len(desk.json("status")["nodes"])
 
 
+def test_of_very_many_runs_it_says_that_not_all_are_shown(desk_with):
+    desk = desk_with()
+    desk.store.register(Node(id="i", name="a:1"), [Registration(job="sync", hash="h")])
+    said = "of each state the newest 1000 are shown, no more; `runs --state S -n N` shows all"
+    for number in range(1_001):
+        asked = Request(job="sync", by="anna", overlap="queue" if number == 1_000 else "allow")
+        desk.store.trigger(asked, nonce=str(number))
+        if number == 998:
+            desk.store.trigger(replace(asked, overlap="queue"), nonce="waits")
+            assert said not in desk.run("status").output, "1,000 in all, and none of them left out"
+    assert said == desk.run("status").output.splitlines()[-1]
+
+
 def test_watch_is_for_people(desk_with):
     result = desk_with().run("status", "--watch", "--json")
     assert (2, "Error: --watch is for people: --json shows it once\n") == (result.exit_code, result.output)
 
 
-@pytest.mark.slow
-def test_status_is_watched_until_somebody_interrupts(processes, tmp_path):
-    """It goes on while the store is away, and shows what changes."""
-    path = tmp_path / "jobs.db"
-    (tmp_path / "proj.py").write_text(
+def write_project(folder, path) -> None:
+    (folder / "proj.py").write_text(
         textwrap.dedent(f"""
             from celery import Celery
 
@@ -123,6 +144,13 @@ def test_status_is_watched_until_somebody_interrupts(processes, tmp_path):
             app.conf.anarchon_store = "sqlite:///{path}"
             """)
     )
+
+
+@pytest.mark.slow
+def test_status_is_watched_until_somebody_interrupts(processes, tmp_path):
+    """It goes on while the store is away, and shows what changes."""
+    path = tmp_path / "jobs.db"
+    write_project(tmp_path, path)
     watching = processes.celery("-A", "proj", "anarchon", "status", "--watch", "0.2", name="watch")
     watching.wait_for("no run is active", 30)
     store = open_store(f"sqlite:///{path}")
@@ -136,3 +164,42 @@ def test_status_is_watched_until_somebody_interrupts(processes, tmp_path):
     watching.signal(signal.SIGINT)
     assert 0 == watching.wait(10)
     assert "Traceback" not in watching.output
+
+
+@pytest.mark.slow
+def test_on_a_terminal_it_is_watched_in_place(tmp_path):
+    """On a screen of its own, which is gone in the end, as if nothing had been shown."""
+    path, seen = tmp_path / "jobs.db", b""
+    write_project(tmp_path, path)
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    command = [sys.executable, "-m", "celery", "-A", "proj", "anarchon", "status", "--watch", "0.2"]
+
+    def look() -> bytes:
+        nonlocal seen
+        if select.select([screen], [], [], 0.02)[0]:
+            seen += read_or_end(screen)
+        return re.sub(rb"\x1b\[[0-9;]*m", b"", seen)
+
+    with (
+        open(ours, "rb", buffering=0) as screen,
+        subprocess.Popen(
+            command, cwd=tmp_path, env=environment | {"TERM": "xterm"}, stdout=theirs, stderr=theirs
+        ) as watching,
+    ):  # fmt: skip
+        os.close(theirs)
+        try:
+            wait_until(lambda: b"no run is active" in look(), 30)
+            with closing(open_store(f"sqlite:///{path}")) as store:
+                store.register(Node(id="i", name="a:1"), [])
+            wait_until(lambda: re.search(rb"a:1 +beat +alive", look()), 10)
+            watching.send_signal(signal.SIGINT)
+            wait_until(lambda: (look(), watching.poll() is not None)[1], 10)
+        finally:
+            watching.kill()
+    assert 0 == watching.returncode, seen.decode()
+    before, shown, after = re.split(rb"\x1b\[\?1049[hl]", seen)
+    assert (b"", True) == (before, b"no run is active" in shown)
+    assert not re.sub(rb"\x1b\[[?0-9;]*[a-zA-Z]", b"", after).strip(), "and nothing is said after it"
+    assert seen.rindex(b"\x1b[?25h") > seen.rindex(b"\x1b[?25l"), "the cursor is back"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 
 import pytest
 from celery.bin.base import CLIContext
@@ -147,6 +148,52 @@ def test_what_somebody_asked_for_is_no_slot_of_the_job(desk):
     assert {"chain": None, "report": iso(T + 1_000), "sync": iso(T)} == last
 
 
+# pause and resume -------------------------------------------------------------------------------
+
+
+def meanwhile(monkeypatch, verb: str, do) -> None:
+    """Have something happen after the store was looked at, and before this verb of it is carried out."""
+    whole = getattr(memory.MemoryStore, verb)
+
+    def late(store, *args, **how):
+        monkeypatch.setattr(memory.MemoryStore, verb, whole)
+        do(store)
+        return whole(store, *args, **how)
+
+    monkeypatch.setattr(memory.MemoryStore, verb, late)
+
+
+def test_a_job_that_the_store_forgets_before_it_is_paused(desk, monkeypatch):
+    meanwhile(monkeypatch, "pause", lambda store: store.room.ledger.jobs.clear())
+    line = "no node has told the store of 'report' yet: start a beat first"
+    assert line == refused(desk, "pause", "report", "--reason", "deploy")
+
+
+def test_one_that_somebody_resumes_at_once_is_not_said_to_be_paused(desk, monkeypatch):
+    desk.run("pause", "report", "--reason", "deploy")
+    whole = memory.MemoryStore.pause
+    both = lambda store, *args, **how: (whole(store, *args, **how), store.resume("report"))  # noqa: E731
+    monkeypatch.setattr(memory.MemoryStore, "pause", both)
+    was, now = desk.run("pause", "report", "--reason", "moved").output.splitlines()
+    assert was.startswith("report was paused already: deploy (by ")
+    assert "report goes on: somebody resumed it meanwhile" == now
+    assert desk.json("pause", "report")["paused"] is None
+
+
+def test_who_asks_in_a_container_may_have_no_name(desk, monkeypatch):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 3_999_999)
+    assert f"uid 3999999@{socket.gethostname()}" == desk.json("pause", "report")["paused"]["by"]
+
+
+@pytest.mark.parametrize("words", [["pause", "report", "--reason", "\udcff"], ["trigger", "\udce4"]])
+def test_what_is_no_text_is_one_line(desk, words):
+    """As Python has a word of the command line whose bytes are no UTF-8."""
+    assert f"{words[-1]!r}: text in UTF-8 is right" == refused(desk, *words)
+    assert None is desk.store.jobs()[0].paused
+
+
 # backfill ---------------------------------------------------------------------------------------
 
 AUTUMN = ("--from", "2025-10-26 01:00", "--to", "2025-10-26 04:00")
@@ -223,6 +270,17 @@ def test_what_cannot_be_backfilled_is_one_line(desk, words, line):
     assert [] == desk.store.runs()
 
 
+def test_in_a_young_store_a_backfill_waits_and_the_status_is_1(desk):
+    origin = desk.store.room.ledger.origin
+    desk.store.room.ledger.origin = origin.reborn(T + 1_000, "another")
+    result = desk.run("backfill", "report", *AUTUMN, "--yes", "--json")
+    said = [(one["answer"], one["wait_ms"], one["run"]) for one in desk.read("backfill", result)["slots"]]
+    assert (1, [("wait", 29_000, None)] * 4) == (result.exit_code, said)
+    result = desk.run("backfill", "report", *AUTUMN, "--yes")
+    assert (1, 4) == (result.exit_code, result.output.count("is young: ask again in 29 s"))
+    assert [] == desk.store.runs()
+
+
 def test_more_than_usual_has_to_be_said(desk):
     words = ["--from", "2025-10-01", "--to", "2025-10-11", "--yes", "--most", "240"]
     assert 240 == len(desk.json("backfill", "report", *words)["slots"])
@@ -291,6 +349,12 @@ def test_which_one_is_meant(desk):
     assert "there is no job 'repot'; did you mean 'report'?" == refused(desk, "cancel", "repot", iso(T))
 
 
+def test_one_that_is_forgotten_before_it_is_cancelled(desk, monkeypatch):
+    desk.story()
+    meanwhile(monkeypatch, "cancel", lambda store: store.forget("sync", limit=10))
+    assert f"there is no run sync @ {iso(T)}" == refused(desk, "cancel", "sync", iso(T))
+
+
 def test_of_several_kinds_of_one_slot_one_has_to_be_named(desk):
     desk.json("backfill", "sync", "--from", iso(T - 10_000), "--to", iso(T), "--yes")
     desk.store.claim("a:1", [Offer(job="sync", slots=(T - 10_000,), overlap="allow")], nonce="n", now=T)
@@ -321,7 +385,9 @@ def test_old_history_is_cleared_away(desk, monkeypatch):
     desk.story()
     assert {"forgotten": 0, "history": "7d"} == desk.json("prune")
     monkeypatch.setattr(memory, "_wall_clock", lambda: T + HOUR)
-    assert {"forgotten": 3, "history": "30m"} == desk.json("prune", "--history", "30m")
+    said = desk.run("prune", "--history", "59m58s500ms").output
+    assert "2 runs forgotten or folded; kept is 59m58s500ms\n" == said
+    assert {"forgotten": 1, "history": "30m"} == desk.json("prune", "--history", "30m")
     assert "--history: 'long' is no duration: give seconds" in refused(desk, "prune", "--history", "long")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import re
+import signal
 import sys
 import time
 import warnings
@@ -17,6 +18,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import insert
 
 from anarchon_celery.errors import StoreUnreachable, StoreUnusable
@@ -37,6 +39,7 @@ from anarchon_celery.stores.sql import SqlStore
 from anarchon_celery.stores.tables import JOB, RUN, VERSION
 from tests.databases import DATABASES, Database, PgBouncer, PostgreSQL
 from tests.processes import wait_until
+from tests.proxy import Proxy
 from tests.servers import free_port
 from tests.test_stores_sql import (
     BEAT,
@@ -245,6 +248,31 @@ def test_a_deadlock_is_not_told_but_the_step_done_again(server, store):
     wait_until(lambda: server.deadlocks() == before + 1)  # what is counted comes in a little later
 
 
+class Interrupted(BaseException):
+    """As a signal handler may raise it."""
+
+
+@pytest.mark.parametrize("by", [Interrupted, SoftTimeLimitExceeded, SystemExit])
+def test_an_interrupted_call_leaves_no_answer_to_the_next_one(server, store, by):
+    register(store, "report")
+
+    def interrupt(*_: Any) -> None:
+        raise by
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with held(server, "SELECT 1 FROM anarchon_jobs WHERE name = 'report' FOR UPDATE"):
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(by):
+                claim(store, "report")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert [job.name for job in store.jobs()] == ["report"]
+    assert [node.name for node in store.nodes()] == [BEAT.name]
+    assert claim(store, "report") == ["won"]
+
+
 def test_two_nodes_record_one_job_at_once(url, server, store):
     with closing(SqlStore(url)) as other, ThreadPoolExecutor(1) as pool:
         register(store)
@@ -308,6 +336,47 @@ def test_the_tables_of_another_version(version, words, server, store):
             call()
 
 
+@pytest.mark.parametrize("server", ["mariadb"], indirect=True)
+@pytest.mark.parametrize(("told", "line"), [("10.3.9", "MariaDB 10.3.9"), ("5.7", "MySQL 5.7")])
+def test_a_server_that_is_too_old(server, told, line):
+    ((version,),) = server.run("SELECT VERSION()")
+    name = "MariaDB" if "MariaDB" in line else "Classic"
+    spoken = f"{told}-{name}".ljust(len(version), "x")
+    with Proxy(server.port) as proxy:
+        proxy.rewrites[version.encode()] = spoken.encode()
+        url = re.sub(r":\d+/", f":{proxy.port}/", server.store_url())
+        oldest = "10.4" if name == "MariaDB" else "8.0"
+        with closing(SqlStore(url)) as store, refused(
+            StoreUnusable, store.shown, f"the server is {line}", f"{oldest} or newer is right"
+        ):
+            store.jobs()
+
+
+@pytest.mark.parametrize("server", ["mariadb"], indirect=True)
+def test_who_finds_somebody_else_making_the_tables_says_so_and_makes_them_later(url, server):
+    with closing(SqlStore(url, prefix="late")) as store:
+        with held(server, "SELECT GET_LOCK('anarchon test late', 0)"):
+            began = time.monotonic()
+            said = "somebody else makes or upgrades the tables late_* for now"
+            with refused(StoreUnreachable, store.shown, said):
+                register(store, "report")
+            assert time.monotonic() - began < LONGEST_CALL
+        register(store, "report")
+        assert [job.name for job in store.jobs()] == ["report"]
+    for name in ("meta", "jobs", "runs", "nodes"):
+        server.run(f"DROP TABLE late_{name}")
+
+
+def test_where_all_connections_are_in_use_the_line_says_so(url):
+    """By a pool that somebody made too small."""
+    small = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 0.2}
+    with closing(SqlStore(url, options=small)) as store:
+        register(store, "report")
+        with store._reading.begin(), refused(StoreUnreachable, store.shown, "QueuePool limit of size 1"):
+            store.jobs()
+        assert [job.name for job in store.jobs()] == ["report"]
+
+
 def test_columns_of_another_version_are_told_by_its_number(url, server):
     with closing(SqlStore(url, prefix="older")) as store:
         register(store, "report")
@@ -334,7 +403,7 @@ def test_a_server_that_became_read_only_is_left(url, server, store):
     if is_postgresql(server):
         server.run("ALTER DATABASE test SET default_transaction_read_only = on")
         server.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-        on, off = (), ("ALTER DATABASE test SET default_transaction_read_only = off",)
+        on, off = (), ("ALTER DATABASE test RESET default_transaction_read_only",)
     else:
         on, off = ("SET GLOBAL read_only = 1",), ("SET GLOBAL read_only = 0",)
     try:
@@ -349,6 +418,37 @@ def test_a_server_that_became_read_only_is_left(url, server, store):
             with closing(server.connect("test" if not is_postgresql(server) else "postgres")) as connection:
                 connection.cursor().execute(statement)
     assert claim(store, "report") == ["won"]
+
+
+def test_a_connection_that_is_there_as_its_server_becomes_read_only_is_left_too(url, server):
+    """As where a primary is demoted, or what is between leads to a replica from now on."""
+    user = url
+    on, off = "SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0"
+    if is_postgresql(server):
+        on, off = (f"ALTER SYSTEM SET default_transaction_read_only = {word}" for word in ("on", "off"))
+    else:
+        server.run("CREATE OR REPLACE USER nobody IDENTIFIED BY 'secret'")
+        server.run("GRANT ALL ON test.* TO nobody")  # but not to write to what is read-only
+        user = credentials(url, server)
+
+    def switch(statement: str) -> None:
+        server.run(statement)
+        if is_postgresql(server):
+            server.run("SELECT pg_reload_conf()")
+            said = (statement.split()[-1],)
+            wait_until(lambda: server.run("SHOW default_transaction_read_only") == [said])
+
+    with closing(SqlStore(user)) as store:
+        register(store, "report")
+        try:
+            switch(on)
+            with refused(StoreUnusable, store.shown, "read-only"):
+                claim(store, "report")
+            with refused(StoreUnusable, f"127.0.0.1:{server.port} is read-only", "the primary is right"):
+                store.jobs()
+        finally:
+            switch(off)
+        assert claim(store, "report") == ["won"]
 
 
 # Tables -------------------------------------------------------------------------------------------

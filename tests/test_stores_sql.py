@@ -239,6 +239,27 @@ def test_a_turn_that_does_not_come(file, store):
         assert claim(other, "report") == ["won"]
 
 
+def test_a_new_file_that_somebody_else_writes_to_is_waited_for(file):
+    """Its journal's mode is changed first, and for that SQLite itself does not wait."""
+    with (
+        closing(open_store(f"sqlite:///{file}?timeout=0.2")) as other,
+        closing(sqlite3.connect(file, isolation_level=None)) as busy,
+    ):
+        busy.execute("CREATE TABLE theirs (a INT)")
+        busy.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        with refused(StoreUnreachable, str(file), "database is locked"):
+            register(other, "report")
+        assert 0.2 < time.monotonic() - began < 2
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(register, other, "report")
+            time.sleep(0.05)
+            busy.execute("ROLLBACK")
+            done.result(10)
+        assert "wal" == asked(other, "PRAGMA journal_mode")
+        assert ["report"] == [job.name for job in other.jobs()]
+
+
 @pytest.mark.parametrize(
     ("url", "options", "words"),
     [

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from celery import Celery, group
-from celery.exceptions import NotRegistered
+from celery.exceptions import NotRegistered, WorkerShutdown
 from celery.exceptions import TimeoutError as ResultTimeout
 from celery.schedules import crontab
 
@@ -306,6 +306,45 @@ def test_what_may_happen_to_a_run(app, report, happens, state, attempts, crashes
     assert (happens == "crash") == (took > timedelta(seconds=30)), "nobody knows before the lease is over"
 
 
+def test_of_a_worker_that_crashed_nothing_goes_on_whatever_its_task_catches(app):
+    @app.task(name="report", base=anarchon_celery.Task, bind=True, shared=False)
+    def report(self, region):
+        did.append(self.lease.attempt)
+        try:
+            self.lease.check()
+        except BaseException:
+            did.append("caught")
+        self.lease.wait(1)
+        did.append("went on")
+
+    did: list[object] = []
+    with stage(app) as on:
+        on.at_look("report", 1, on.crash)
+        run = on.run("report", within="5m")
+    assert [1, "caught", 2, "went on"] == did
+    assert ("succeeded", 1, ["KILLED", "SUCCESS"]) == (
+        run.state, run.crashes, [attempt.state for attempt in run.attempts],
+    )  # fmt: skip
+
+
+def test_a_task_that_ends_its_worker_ends_the_call_and_its_run_goes_on_elsewhere(app):
+    @app.task(name="report", base=anarchon_celery.Task, bind=True, shared=False)
+    def report(self, region):
+        did.append(self.lease.attempt)
+        if self.lease.attempt == 1:
+            raise WorkerShutdown(0)
+
+    did: list[int] = []
+    with stage(app) as on:
+        with pytest.raises(WorkerShutdown):
+            on.run("report")
+        (run,) = on.runs("report")
+        assert ("released", 1) == (run.state, run.crashes)
+        on.advance("5s")
+        (run,) = on.runs("report")
+    assert ("succeeded", [1, 2]) == (run.state, did)
+
+
 def test_after_three_crashes_a_run_is_abandoned(app, report):
     with stage(app, at=NOON) as on:
         report.run = lambda region: on.crash()
@@ -477,6 +516,9 @@ def test_what_is_wrong_is_told(app, report):
         app.send_task("nobody")
         with pytest.raises(NotRegistered, match="nobody"):
             on.advance(0)
+    with pytest.raises(SettingError, match="^beat_schedule is of type list: a dict of entries"):  # noqa: SIM117
+        with stage(app, settings={"beat_schedule": []}):
+            pass
     with pytest.raises(SettingError, match="anarchon_poll"), stage(app, settings={"anarchon_poll": "often"}):
         pass
 

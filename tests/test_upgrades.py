@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import textwrap
 import warnings
@@ -19,7 +20,7 @@ import pytest
 import redis
 from sqlalchemy import Connection, create_engine, event, inspect, text
 
-from anarchon_celery.errors import StoreUnusable
+from anarchon_celery.errors import StoreUnreachable, StoreUnusable
 from anarchon_celery.protocol import (
     Holding,
     Job,
@@ -361,6 +362,20 @@ def test_several_at_once_do_no_harm(old):
         assert len(ROWS["jobs"]) == len(store.jobs())
     assert f"{VERSION}" == old.said()["version"]
     assert 6 == len(old.said())
+
+
+@of_tables
+def test_one_that_somebody_is_in_the_way_of_waits_and_says_at_last_what_for(old):
+    """Nothing is half done, and who asks again has it done."""
+    with old.transaction() as other, closing(open_store(old.url, within=1.0)) as store:
+        for name in TABLES:
+            other.execute(text(f"DELETE FROM anarchon_{name} WHERE 1 = 0"))
+        with pytest.raises(StoreUnreachable) as told:
+            store.upgrade()
+        assert re.search("locked|timeout|max_statement_time", str(told.value), re.IGNORECASE)
+        assert str(told.value).startswith(store.shown)
+    with closing(open_store(old.url)) as store:
+        assert Upgrade(2, NEW) == store.upgrade()
 
 
 @of_tables

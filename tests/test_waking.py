@@ -6,11 +6,13 @@ That a step which gives runs back wakes who listens, and no other step, is the c
 import contextlib
 import itertools
 import logging
+import re
 import select
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -24,6 +26,7 @@ from anarchon_celery.stores.memory import MemoryStore
 from anarchon_celery.stores.subscription import MOST_AT_ONCE
 from anarchon_celery.stores.waking import WakeUps
 from tests.processes import wait_until
+from tests.proxy import Proxy
 
 KINDS = ('redis', 'postgresql')
 
@@ -93,6 +96,50 @@ def test_a_server_that_hangs_is_found_out_and_listened_to_again(listened, monkey
     assert listened.wake_ups.wait(10)
     listened.trigger()
     assert listened.wake_ups.wait(10)
+
+
+def test_a_server_that_answers_no_subscription_is_given_up_in_time(redis_server):
+    redis_server.flush()
+    with Proxy(redis_server.port) as proxy, closing(open_store(f'redis://127.0.0.1:{proxy.port}')) as store:
+        register(store)
+        wake_ups, proxy.answers_vanish = store.wake_ups(), True
+        began = time.monotonic()
+        with pytest.raises(StoreUnreachable, match=f'127.0.0.1:{proxy.port}/0 does not answer: no answer to'):
+            wake_ups.wait(10)
+        assert time.monotonic() - began < 4
+        proxy.heal()
+        assert wake_ups.wait(10)
+        trigger(store)
+        assert wake_ups.wait(10)
+        wake_ups.close()
+
+
+def listens(wake_ups) -> bool:
+    with contextlib.suppress(StoreUnreachable):
+        return wake_ups.wait(10)
+    return False
+
+
+def test_a_database_that_answers_no_listener_is_given_up_and_its_connection_closed(
+    postgresql_server, monkeypatch
+):
+    monkeypatch.setattr('anarchon_celery.stores.notifications.ANSWER_WITHIN', 0.5)
+    postgresql_server.empty('anarchon')
+    server, proxied = postgresql_server, Proxy(postgresql_server.port)
+    url = server.url().replace(f':{server.port}/', f':{proxied.port}/')
+    with proxied as proxy, closing(open_store(url)) as store:
+        register(store)
+        wake_ups, proxy.answers_vanish = store.wake_ups(), True
+        for reason in ('no answer within', 'it answers too slowly: connecting takes too long for a call'):
+            with pytest.raises(StoreUnreachable, match=f'{re.escape(store.shown)}: {reason}'):
+                wake_ups.wait(10)
+        proxy.heal()
+        wait_until(lambda: listens(wake_ups))  # what is on its way into the hole is waited for
+        trigger(store)
+        assert wake_ups.wait(10)
+        wake_ups.close()
+        listeners = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN %%'"
+        wait_until(lambda: server.run(listeners) == [])
 
 
 def test_what_comes_while_the_server_is_asked_is_heard(listened, monkeypatch):

@@ -14,7 +14,7 @@ from django.utils.http import urlencode
 
 from ..desk import AppJob, begun
 from ..errors import in_one_line
-from ..forecast import change_text, forecast
+from ..forecast import change_text, end_of, forecast
 from ..protocol import ACTIVE, BUFFERED
 from ..show import RUN_HEADS, job_note, run_cells
 from ..stores import Store
@@ -118,7 +118,7 @@ class JobAdmin(RowAdmin):
     def next_fire(self, row: Job) -> Any:
         """Return when it fires next, of one that this app has."""
         view = row.view
-        if view.mine is None or view.next_at is not None:
+        if view.mine is None or view.fails or view.next_at is not None:
             return when(view.next_at)
         return "never" if view.not_before is None else format_html("not before {}", when(view.not_before))
 
@@ -181,24 +181,26 @@ def _is_paused(row: Job) -> bool:
 
 def _coming(request: Any, row: Job) -> dict[str, Any]:
     """Return a table of coming fire times, as `next` prints it."""
-    mine, rows, note = row.view.mine, [], "" if row.view.mine else "not in this app"
+    mine, note = row.view.mine, "not in this app"
+    rows: list[Sequence[Any]] = []
     if mine is not None:
         try:
-            rows = _times(request, row, mine)
+            rows, note = _times(request, row, mine)
         except Exception as reason:  # somebody's own schedule
             note = in_one_line(reason)
     heads = ("Fires", f"In the job's zone ({row.view.zone})", "")
-    note = note or "it does not fire again"
     return {"title": "Next fire times", "heads": heads, "rows": rows, "note": note}
 
 
-def _times(request: Any, row: Job, mine: AppJob) -> list[Sequence[Any]]:
+def _times(request: Any, row: Job, mine: AppJob) -> tuple[list[Sequence[Any]], str]:
+    """Return its coming fire times, or why there are none."""
     times, begin = begun(mine.times, row.view.stored, desk_of(request).store.clock.now() + 1)
     found = forecast(times, mine.zone, begin=begin, count=NEXT)
-    return [
+    rows: list[Sequence[Any]] = [
         (when(one.at), one.local, "; ".join([*map(change_text, one.changes), *filter(None, [one.note])]))
         for one in found
     ]
+    return rows, "" if rows else f"it {end_of(times, found, begin)}"
 
 
 def _last_runs(model_admin: RowAdmin, request: Any, row: Job) -> dict[str, Any]:

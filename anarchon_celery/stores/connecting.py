@@ -14,7 +14,9 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 
-from ..errors import StoreUnreachable
+from sqlalchemy.engine import ExceptionContext
+
+from ..errors import StoreError, StoreUnreachable
 from .budget import is_late, left
 
 Connect = Callable[..., Any]
@@ -72,6 +74,18 @@ class Connector:
         with suppress(IndexError):
             while True:
                 self._late.popleft().add_done_callback(_close)
+
+
+def leave_an_interrupted_one(context: ExceptionContext) -> None:
+    """Drop a connection in the middle of whose call something was raised that is no error of the server's.
+
+    A soft time limit, say. Its answer may be on its way still; and the rollback would fail, by an error that
+    stands in the place of what was raised and has the step done again. Our own are raised before anything
+    is sent.
+    """
+    is_ours = isinstance(context.original_exception, StoreError)
+    if context.connection is not None and context.sqlalchemy_exception is None and not is_ours:
+        context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
 
 
 def _close(made: Future[Any]) -> None:

@@ -29,7 +29,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from ..errors import StoreUnreachable, StoreUnusable
 from .budget import left
-from .connecting import Connector
+from .connecting import Connector, leave_an_interrupted_one
 from .dialects import LEAST_SILENCE, POOL, SILENCE, Dialect
 from .options import SECONDS, WHOLE
 
@@ -93,6 +93,7 @@ def _attend(engine: Engine, patience: float) -> None:
     event.listen(engine, "engine_disposed", connector.close)
     event.listen(engine, "do_executemany", _execute_many)
     event.listen(engine, "handle_error", _leave_a_replica)
+    event.listen(engine, "handle_error", leave_an_interrupted_one)
 
 
 def _connect(

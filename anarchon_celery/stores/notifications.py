@@ -83,8 +83,8 @@ class Notifications(WakeUps):
         """Say in one line what went wrong; the driver's own errors are there only where it is installed."""
         try:
             yield
-        except StoreError:
-            raise
+        except StoreError as error:
+            raise type(error)(f"{self._shown}: {error}") from error
         except Exception as error:
             reason = " ".join(str(getattr(error, "orig", None) or error).split())
             raise StoreUnreachable(f"{self._shown}: {reason}") from error

@@ -45,7 +45,7 @@ from sqlalchemy.engine import URL, ExceptionContext
 
 from ..errors import StoreUnusable
 from .budget import left
-from .connecting import Connector
+from .connecting import Connector, leave_an_interrupted_one
 from .dialects import LEAST_SILENCE, POOL, SILENCE, Dialect
 from .notifications import Notifications, notify
 
@@ -98,6 +98,7 @@ def _attend(engine: Engine, patience: float) -> None:
     event.listen(engine, "engine_disposed", connector.close)
     event.listen(engine, "begin", begin)
     event.listen(engine, "handle_error", _leave_a_replica)
+    event.listen(engine, "handle_error", leave_an_interrupted_one)
 
 
 def _connect(_dialect: Any, _record: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:

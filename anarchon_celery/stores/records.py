@@ -35,6 +35,7 @@ from sqlalchemy import (
     update,
 )
 
+from ..errors import shortened
 from ..folding import chains, foldable
 from ..ledger import Ledger
 from ..logged import fields
@@ -545,7 +546,7 @@ class Records:
         said = f"{table.name}: the row of {key} cannot be read and is left out: {reason}"
         if said not in self._warned:
             self._warned.add(said)
-            logger.warning("[anarchon] %s", said, extra={**fields("record_unreadable")})
+            logger.warning("[anarchon] %s", shortened(said), extra={**fields("record_unreadable")})
 
 
 def _whole_chains(

@@ -51,7 +51,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import protocol
-from ..errors import StoreReplaced
+from ..errors import StoreReplaced, shortened
 from ..folding import FOLD_AFTER
 from ..holding import HISTORY_AT_LEAST
 from ..logged import fields
@@ -442,7 +442,7 @@ class RedisStore(Store):
             if key not in self._warned:
                 self._warned.add(key)
                 said = f"{self.shown}: passed over {key}, edited by hand and unreadable"
-                logger.warning("[anarchon] %s", said, extra={**fields("record_unreadable")})
+                logger.warning("[anarchon] %s", shortened(said), extra={**fields("record_unreadable")})
 
 
 def _index_of(state: str) -> str:

@@ -28,14 +28,13 @@ def _what_is_strange(table: Table, columns: Mapping[str, object]) -> str | None:
     if lacking := [column.name for column in table.c if column.name not in columns]:
         return f"it has no column {lacking[0]!r}"
     for column in table.c:
-        kind = _kind(columns[column.name])
-        if kind in (str, int) and kind is not column.type.python_type:
+        if _kind(columns[column.name]) is not column.type.python_type:
             return f"its column {column.name!r} is {columns[column.name]}"
     return None
 
 
 def _kind(sort: object) -> type | None:
-    """Which of Python's types a column holds; None where that is not known."""
+    """Which of Python's types a column holds; None where SQLAlchemy has none for it."""
     try:
         found: type | None = getattr(sort, "python_type", None)
     except NotImplementedError:
