@@ -276,7 +276,8 @@ def test_a_black_hole_is_given_up_in_time_and_leaves_no_wrong_answer(sites):
             seconds, error = took(partial(claim, store, "report", nonce=f"{way} {is_connected}"))
             assert isinstance(error, StoreUnreachable)
             assert seconds < LONGEST_CALL + 0.5
-            assert proxy.accepted == 1
+            # Where the server tells that it ended the transaction, nothing of which came back, one more is tried.
+            assert proxy.accepted <= 2
             proxy.heal()
             assert [job.name for job in store.jobs()] == ["report"]
 
@@ -382,7 +383,7 @@ def test_a_server_that_needs_two_seconds_for_each_statement_is_refused_with_noth
             proxy.delay = 2.0
             seconds, error = took(partial(claim, store, "report"))
             assert isinstance(error, StoreUnreachable)
-            assert "too slowly" in str(error) or "connection timeout" in str(error)
+            assert re.search("too slowly|connection timeout|idle-in-transaction timeout|Lost", str(error))
             assert seconds < LONGEST_CALL + 0.5
 
     for site in sites:
