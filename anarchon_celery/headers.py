@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .config import LONGEST, MOST, POLICIES, Policy, shown
+from .config import LONGEST, MOST, POLICIES, Policy, cut, shown
 from .errors import HeaderError, UnknownVersion
 from .protocol import KINDS, TRIGGERS, Run, RunKey, Start
 from .slots import from_iso, iso
@@ -123,7 +123,7 @@ def read(header: object) -> Order:
     if not isinstance(header, Mapping):
         raise HeaderError(f"the {HEADER!r} header is {type(header).__name__}, not a mapping")
     if header.get("v") != VERSION:
-        given = f"header version {header.get('v')!r}"
+        given = f"header version {_written(header.get('v'))}"
         raise UnknownVersion(f"{given} is unknown to this worker, which reads {VERSION}")
     try:
         return _order(header)
@@ -150,6 +150,14 @@ def _order(header: Mapping[str, Any]) -> Order:
         token=None if token is None else str(token),
         header={name: value for name, value in header.items() if name != "token"},
     )
+
+
+def _written(value: object) -> str:
+    """What is no number of ours may be anything: as long as a file, or such that it cannot be written."""
+    try:
+        return cut(repr(value))
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 # each field is read, or said by its name, its value, and what would be right ---------------------

@@ -109,6 +109,17 @@ def test_a_version_of_others_is_refused_in_one_line(version):
     assert 1 == len(str(refused.value).splitlines())
 
 
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [("a" * 20_000, f"'{'a' * 96}..."), (10**5_000, "<int>"), ([10**5_000], "<list>")],
+    ids=["text", "number", "list"],
+)
+def test_a_version_as_long_as_a_file_makes_a_short_line(version, said):
+    with pytest.raises(HeaderError) as refused:
+        headers.read(WRITTEN | {"v": version})
+    assert f"header version {said} is unknown to this worker, which reads 1" == str(refused.value)
+
+
 def test_no_version_is_no_version_of_ours():
     with pytest.raises(HeaderError, match="header version None is unknown"):
         headers.read({key: value for key, value in WRITTEN.items() if key != "v"})
