@@ -164,7 +164,8 @@ def test_schedules_that_fire_no_more_or_not_for_long_or_cannot_be_asked(desk, an
     assert "Next fire times ZeroDivisionError: no such luck Last runs" in ann.get(f"job/{page('bad')}")
     said = ann.get(f"job/{page('idle')}")
     assert re.search(r"it does not fire before 20\S+Z; its schedule is not asked about more at once", said)
-    assert f"it does not fire any more after {iso(T + 2_001)}" in ann.get(f"job/{page('past')}")
+    said = ann.get(f"job/{page('past')}")
+    assert re.search(rf"it does not fire any more after {iso(T + 2_000)[:-5]}\.\d+Z", said)
 
 
 def test_a_job_that_only_the_store_knows(desk, ann):

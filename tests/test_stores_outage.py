@@ -319,6 +319,28 @@ def test_a_node_that_vanishes_in_the_middle_of_a_step_holds_its_job_for_some_sec
     side_by_side(vanish, sites)
 
 
+@pytest.mark.slow
+def test_a_node_that_stands_still_in_the_middle_of_a_step_does_it_again(sites):
+    """The server has ended the transaction meanwhile, and closed the connection."""
+
+    def stand_still(site: Site) -> None:
+        with closing(site.aside()) as other, closing(site.open()) as store:
+            register(other, "report")
+            store.jobs()
+            stood = []
+
+            def stand(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+                if "anarchon_runs" in statement and not stood:
+                    stood.append(statement)
+                    time.sleep(2.2)  # and of the 5 s of a call more than half is left
+
+            event.listen(store._engine, "before_cursor_execute", stand)
+            assert took(lambda: claim(store, "report"))[1] == ["won"]
+            assert stood
+
+    side_by_side(stand_still, sites)
+
+
 def test_a_look_up_that_hangs_is_given_up_in_time(site, monkeypatch):
     over = threading.Event()
     look_up = socket.getaddrinfo
