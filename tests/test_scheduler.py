@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
+from contextlib import closing
 from datetime import datetime
 
 import celery
@@ -1280,7 +1281,8 @@ def test_a_real_beat_stops_if_what_it_interrupts_swallows_that(tmp_path, process
     beat = processes.celery("-A", "proj", "beat", "-l", "info")
     beat.wait_for("swallowed Stopped", 30)
     assert 0 == beat.wait(20), beat.tail()
-    assert [] == open_store(redis_url).nodes(), "it has taken its leave"
+    with closing(open_store(redis_url)) as store:
+        assert [] == store.nodes(), "it has taken its leave"
 
 
 def test_a_claim_whose_answer_was_lost_is_given_back_when_the_node_stops(stage):

@@ -1,12 +1,19 @@
 """A beat that is told to stop more than once: by people who press Ctrl-C twice, or by a service manager."""
 
 import signal
+from contextlib import closing
 
 import pytest
 
 from anarchon_celery.stores import open_store
 from tests import projects
 from tests.processes import wait_until
+
+
+def nodes_of(url):
+    with closing(open_store(url)) as store:
+        return store.nodes()
+
 
 #: More signals where a second SystemExit would do harm, and where the interpreter ends.
 AGAIN = """
@@ -64,7 +71,7 @@ def test_who_tells_a_beat_twice_disturbs_nothing(tmp_path, processes, redis_serv
     assert 0 == beat.wait(20), beat.tail()
     assert "told again" in beat.output
     assert "Traceback" not in beat.output
-    assert [] == open_store(store).nodes(), "it has taken its leave"
+    assert [] == nodes_of(store), "it has taken its leave"
 
 
 #: A schedule of somebody's own, whose exit() would cost only its job; a stop comes while it is asked.
@@ -107,7 +114,7 @@ def test_a_stop_while_a_schedule_is_asked_is_no_exit_of_its_own(
     assert "is asked" in beat.output
     assert "stays out" not in beat.output
     assert "Traceback" not in beat.output
-    assert [] == open_store(redis_url).nodes()
+    assert [] == nodes_of(redis_url)
 
 
 @pytest.mark.parametrize("before", [AGAIN, SWALLOWS])
@@ -124,6 +131,6 @@ def test_an_embedded_beat_stops_the_same_way(tmp_path, processes, redis_url, red
         assert "told again" in worker.output
     else:
         worker.wait_for("swallowed Stopped", 10)
-        wait_until(lambda: {"worker"} == {node.kind for node in open_store(redis_url).nodes()})
+        wait_until(lambda: {"worker"} == {node.kind for node in nodes_of(redis_url)})
         assert 0 == worker.stop(), worker.tail()
-    assert [] == open_store(redis_url).nodes(), "both have taken their leave"
+    assert [] == nodes_of(redis_url), "both have taken their leave"
