@@ -327,7 +327,7 @@ def test_a_node_that_stands_still_in_the_middle_of_a_step_does_it_again(sites):
         with closing(site.aside()) as other, closing(site.open()) as store:
             register(other, "report")
             store.jobs()
-            stood = []
+            stood: list[str] = []
 
             def stand(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
                 if "anarchon_runs" in statement and not stood:
