@@ -154,15 +154,17 @@ class Scene:
         outcome.stale = self._stale_writes()
 
     def _held(self, blows: list[Blow], marks: dict[Process, int]) -> float:
-        """For how long a stopped process kept what a beat says that it waited for (seconds).
+        """For how long a stopped process may have kept what others waited for (seconds).
 
         "A node that vanishes in the middle of a step, so that the server does not learn of it, holds the jobs
-        of that step", a file until it goes on: docs/stores.md.
+        of that step", a file until it goes on: docs/stores.md. Beats tell of that, if not of a short wait.
         """
-        waited = any('waiting for the store' in beat.output[mark:] for beat, mark in marks.items())
-        if not waited or not any(blow.stops for blow in blows):
+        if self.store == 'redis' or not any(blow.stops for blow in blows):
             return 0.0
-        return {'redis': 0.0, 'sqlite': 3 * self.lease}.get(self.store, HELD)
+        if self.store != 'sqlite':
+            return HELD
+        waited = any('waiting for the store' in beat.output[mark:] for beat, mark in marks.items())
+        return 3 * self.lease if waited else 0.0
 
     def _bring_a_beat(self, case: Case) -> None:
         """Some points are on no beat's way but that of one which begins, or stops."""
