@@ -257,17 +257,19 @@ class Publisher:
         if run.retries is not None:
             options["retries"] = run.retries
         args, kwargs = _arguments(entry, run)
-        self._refuse_compression(self.app.tasks.get(entry.task), options)
+        task = self.app.tasks.get(entry.task)
+        self._refuse_compression(task, options)
         options.update(task_id=task_id, producer=producer, retry=False)
         with _no_one_waits_for_its_result(self.app):
-            if (task := self.app.tasks.get(entry.task)) is not None:
+            if task is not None:
                 task.apply_async(args, kwargs, **options)
             else:
                 self.app.send_task(entry.task, args, kwargs, **options)
 
     def _refuse_compression(self, task: Any, options: Mapping[str, Any]) -> None:
-        name = options.get("compression") or getattr(task, "compression", None)
-        if name := name or self.app.conf.task_compression:
+        """Name a compression that there is not; kombu's own words are the name alone."""
+        asked = options.get("compression"), getattr(task, "compression", None), self.app.conf.task_compression
+        if name := next(filter(None, asked), None):
             try:
                 get_encoder(name)
             except KeyError:

@@ -294,6 +294,16 @@ def url_by(proxy: Proxy, site: Site) -> str:
     return re.sub(r":\d+/", f":{proxy.port}/", site.server.url())
 
 
+def in_the_middle_of_a_step(store: SqlStore, act: Callable[[], None]) -> None:
+    """Act whenever it comes to its runs: the job is locked by then."""
+
+    def look(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "anarchon_runs" in statement:
+            act()
+
+    event.listen(store._engine, "before_cursor_execute", look)
+
+
 @pytest.mark.slow
 def test_a_node_that_vanishes_in_the_middle_of_a_step_holds_its_job_for_some_seconds(sites):
     """Nothing tells the server that it is gone: no end of the connection, no reset."""
@@ -303,11 +313,10 @@ def test_a_node_that_vanishes_in_the_middle_of_a_step_holds_its_job_for_some_sec
             register(other, "report")
             store.jobs()
 
-            def fall_silent(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-                if "anarchon_runs" in statement:  # the job is locked by now
-                    site.proxy.requests_vanish = site.proxy.answers_vanish = True
+            def fall_silent() -> None:
+                site.proxy.requests_vanish = site.proxy.answers_vanish = True
 
-            event.listen(store._engine, "before_cursor_execute", fall_silent)
+            in_the_middle_of_a_step(store, fall_silent)
             with ThreadPoolExecutor(1) as pool:
                 gone = pool.submit(took, lambda: claim(store, "report", nonce="gone"))
                 wait_until(lambda: site.proxy.requests_vanish)
@@ -327,14 +336,14 @@ def test_a_node_that_stands_still_in_the_middle_of_a_step_does_it_again(sites):
         with closing(site.aside()) as other, closing(site.open()) as store:
             register(other, "report")
             store.jobs()
-            stood: list[str] = []
+            stood: list[float] = []
 
-            def stand(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-                if "anarchon_runs" in statement and not stood:
-                    stood.append(statement)
-                    time.sleep(2.2)  # and of the 5 s of a call more than half is left
+            def stand() -> None:
+                if not stood:
+                    stood.append(2.2)  # and of the 5 s of a call more than half is left
+                    time.sleep(stood[0])
 
-            event.listen(store._engine, "before_cursor_execute", stand)
+            in_the_middle_of_a_step(store, stand)
             assert took(lambda: claim(store, "report"))[1] == ["won"]
             assert stood
 

@@ -56,18 +56,20 @@ LONGEST_CALL = 5.0
 #: Which part of that it waits for its turn.
 PATIENCE = 0.6
 
-#: For how long a server bears with a transaction in which its node says nothing: less than others wait
-#: for what that one has locked, so that they have it in the end; a step that was only slow is done again.
-SILENCE = 2 / 3
-
-#: And for no less than this (seconds).
-LEAST_SILENCE = 1.0
-
 #: How connections to a server are kept. A step leaves none in a transaction, so that no rollback is sent
 #: with each return: where that fails, the pool logs a traceback, and MariaDB takes a round trip more.
 POOL: Mapping[str, Any] = {
     "pool_size": 5, "max_overflow": 10, "pool_use_lifo": True, "pool_reset_on_return": None,
 }  # fmt: skip
+
+
+def silence(patience: float) -> float:
+    """For how long a server bears with a transaction in which its node says nothing (seconds).
+
+    Less than others wait for what that one has locked, so that they have it in the end; a step that was only
+    slow is done again.
+    """
+    return max(1.0, patience * 2 / 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from sqlalchemy.ext.compiler import compiles
 from ..errors import StoreUnreachable, StoreUnusable
 from .budget import left
 from .connecting import Connector, leave_an_interrupted_one
-from .dialects import LEAST_SILENCE, POOL, SILENCE, Dialect
+from .dialects import POOL, Dialect, silence
 from .options import SECONDS, WHOLE
 
 #: How long an answer is waited for, and the server's first word.
@@ -160,7 +160,7 @@ def _set_up(connection: Any, patience: int) -> None:
         # Else who vanishes in the middle of a step, without a word, has its jobs locked for hours.
         longest = (
             f"max_statement_time = {patience},"
-            f" idle_transaction_timeout = {round(max(LEAST_SILENCE, SILENCE * patience))}"
+            f" idle_transaction_timeout = {round(silence(patience))}"
             if kind == "MariaDB" else f"max_execution_time = {patience}000, wait_timeout = {IDLE_FOR}"
         )  # fmt: skip
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")

@@ -46,7 +46,7 @@ from sqlalchemy.engine import URL, ExceptionContext
 from ..errors import StoreUnusable
 from .budget import left
 from .connecting import Connector, leave_an_interrupted_one
-from .dialects import LEAST_SILENCE, POOL, SILENCE, Dialect
+from .dialects import POOL, Dialect, silence
 from .notifications import Notifications, notify
 
 #: How long an answer is waited for, and how long one is waited for while a connection is made.
@@ -80,7 +80,7 @@ def _attend(engine: Engine, patience: float) -> None:
     # The server gives up before we do, if it can.
     waits = {
         "statement_timeout": patience, "lock_timeout": patience,
-        "idle_in_transaction_session_timeout": max(LEAST_SILENCE, SILENCE * patience),
+        "idle_in_transaction_session_timeout": silence(patience),
     }  # fmt: skip
     timeouts = "".join(f"; SET LOCAL {name} = {round(1000 * seconds)}" for name, seconds in waits.items())
 
